@@ -1,0 +1,1 @@
+"""Floor 0: errors, choices, units, files. No torch."""
