@@ -24,7 +24,7 @@ class Choices(Generic[T]):
 
     def add(self, name: str, row: T, *, source: str = "") -> None:
         """Add a user's own row. The same source may add its row again (a file that is read twice); others may not."""
-        if name in self._rows and self._own.get(name) != source:
+        if name in self._rows and not (source and self._own.get(name) == source):
             raise ConfigError(f"{self.what} {name!r} exists already. Give your own part another name.")
         self._rows[name] = row
         self._own[name] = source

@@ -2,13 +2,26 @@
 
 import errno
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from onehop.base.errors import OnehopError
+
+_FULL = "the disk is full. Free some space or write elsewhere"
+_REASONS = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: "the disk quota is used up. Free some space or write elsewhere",
+    errno.EACCES: "no permission to write there. Choose another place",
+    errno.EPERM: "no permission to write there. Choose another place",
+    errno.EROFS: "the file system is read-only. Choose another place",
+    errno.ENOTDIR: "a part of that path is a file, not a folder. Choose another place",
+    errno.EEXIST: "a part of that path is a file, not a folder. Choose another place",
+    errno.EISDIR: "that is a folder. Name a file",
+    errno.ENAMETOOLONG: "that name is too long. Choose a shorter one",
+}
 
 
 def atomic_write(path: str | Path, data: bytes | str) -> None:
@@ -19,16 +32,17 @@ def atomic_write(path: str | Path, data: bytes | str) -> None:
 
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well, and vanishes when it does not."""
+    """An empty temporary file beside `path` that takes its place when the block ends well, and vanishes if it does not.
+
+    It keeps the suffix of `path`, by which some writers choose a format.
+    """
     path = Path(path)
+    temporary = _beside(path)
     with _disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
         try:
+            temporary.touch(exist_ok=False)
             yield temporary
-            os.chmod(temporary, 0o666 & ~_umask())
             _sync(temporary)
             os.replace(temporary, path)
         finally:
@@ -37,14 +51,18 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that takes its place when the block ends well, and vanishes when it does not."""
+    """A temporary folder beside `path` that takes its place when the block ends well, and vanishes when it does not.
+
+    A folder that stands there is replaced as a whole; a file that stands there is refused.
+    """
     path = Path(path)
+    temporary = _beside(path)
     with _disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        _refuse_a_file(path)
         try:
+            temporary.mkdir()
             yield temporary
-            os.chmod(temporary, 0o777 & ~_umask())
             for file in temporary.rglob("*"):
                 if file.is_file():
                     _sync(file)
@@ -53,19 +71,31 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _beside(path: Path) -> Path:
+    """A name in the same folder (a rename must not cross file systems) that nobody else uses."""
+    return path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+
+
+def _refuse_a_file(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise OnehopError(f"cannot write the folder {path}: a file of that name is there. Choose another place.")
+
+
 def _take_place(temporary: Path, path: Path) -> None:
     """Rename a finished folder over `path`; an existing one is moved aside first and restored if the rename fails."""
     if not path.exists():
         os.replace(temporary, path)
         return
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    os.replace(path, aside / "was")
+    aside = _beside(path)
+    os.replace(path, aside)
     try:
         os.replace(temporary, path)
     except OSError:
-        os.replace(aside / "was", path)
+        os.replace(aside, path)
         raise
-    finally:
+    if aside.is_symlink():
+        aside.unlink()
+    else:
         shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -74,25 +104,27 @@ def _sync(file: Path) -> None:
         os.fsync(handle.fileno())
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 @contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
-    """Say what a full, read-only or forbidden disk means in one line."""
+    """Say what a full, read-only or forbidden disk means in one line; an error about another place passes unchanged."""
     try:
         yield
     except OSError as error:
-        reasons = {
-            errno.ENOSPC: "the disk is full. Free some space or write elsewhere",
-            errno.EDQUOT: "the disk quota is used up. Free some space or write elsewhere",
-            errno.EACCES: "no permission to write there. Choose another place",
-            errno.EROFS: "the file system is read-only. Choose another place",
-            errno.ENOTDIR: "a part of that path is a file, not a folder. Choose another place",
-        }
-        if error.errno in reasons:
-            raise OnehopError(f"cannot write {path}: {reasons[error.errno]}.") from error
+        if error.errno in _REASONS and _is_about(error, path):
+            raise OnehopError(f"cannot write {path}: {_REASONS[error.errno]}.") from error
         raise
+    except OnehopError:
+        raise
+    except Exception as error:
+        if "No space left on device" in str(error):  # what writers in other languages raise
+            raise OnehopError(f"cannot write {path}: {_FULL}.") from error
+        raise
+
+
+def _is_about(error: OSError, path: Path) -> bool:
+    """Whether an error names a place on the way to `path`, beside it or below it, or names none (a failed write)."""
+    if error.filename is None:
+        return True
+    named = Path(os.path.abspath(os.fsdecode(error.filename)))
+    folder = Path(os.path.abspath(path)).parent
+    return named == folder or folder in named.parents or named in folder.parents

@@ -3,15 +3,14 @@
 
 def human_bytes(n: float) -> str:
     """Bytes with a decimal unit: 1_500_000 -> '1.5 MB'."""
-    return _scaled(n, ("B", "kB", "MB", "GB", "TB", "PB"))
+    number, unit = _scaled(n, ("B", "kB", "MB", "GB", "TB", "PB"))
+    return f"{number} {unit}"
 
 
 def human_count(n: float) -> str:
     """A count with a short suffix: 1_240_000 -> '1.24M'."""
-    for size, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(n) >= size:
-            return f"{n / size:.3g}{suffix}"
-    return f"{n:.3g}"
+    number, unit = _scaled(n, ("", "k", "M", "B", "T"))
+    return f"{number}{unit}"
 
 
 def human_time(seconds: float) -> str:
@@ -24,9 +23,10 @@ def human_time(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def _scaled(n: float, units: tuple[str, ...]) -> str:
-    for unit in units:
-        if abs(n) < 1000 or unit == units[-1]:
-            return f"{n:.0f} {unit}" if unit == units[0] else f"{n:.3g} {unit}"
+def _scaled(n: float, units: tuple[str, ...]) -> tuple[str, str]:
+    """`n` in the largest unit that leaves at least 1, to three digits, and that unit."""
+    for unit in units[:-1]:
+        if abs(n) < 999.5:  # what three digits would round up to 1000 belongs to the next unit
+            return f"{n:.3g}", unit
         n /= 1000
-    raise AssertionError("unreachable")
+    return (f"{n:.3g}" if abs(n) < 999.5 else f"{n:.0f}"), units[-1]

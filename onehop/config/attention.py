@@ -1,0 +1,61 @@
+"""Attention that can be asked for."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, SerializeAsAny
+
+from onehop.base.choices import Choices
+from onehop.config.norm import Norm
+from onehop.config.part import Kind, Part, by_kind
+from onehop.config.position import Position, RopeConfig
+
+
+class QKNormConfig(Part):
+    """A norm on q and k before their product. Henry et al. 2020, arXiv:2010.04245 (with a learned weight: 2302.05442)."""
+
+    norm: Norm
+    span: Literal["head", "all"] = Field("head", description="normalise each head by itself, or all heads as one vector")
+
+
+class ScoreConfig(Kind):
+    """The base of score rules of your own (none are built in): they change the scores before the softmax."""
+
+    kind: str
+
+
+SCORES: Choices[type[ScoreConfig]] = Choices("attention.score", {})
+
+
+class AttentionConfig(Kind):
+    """Attention whose n_heads query heads share n_kv_heads key/value heads. Ainslie et al. 2023, arXiv:2305.13245.
+
+    n_kv_heads = n_heads is multi-head attention, 1 is multi-query attention, anything between is grouped-query.
+    """
+
+    kind: str = "grouped"
+    n_heads: int = Field(ge=1, description="query heads")
+    n_kv_heads: int = Field(ge=1, description="key/value heads; must divide n_heads (left out: n_heads)")
+    d_head: int = Field(ge=1, description="width of a head (left out: d_model / n_heads)")
+    bias: bool = Field(False, description="biases on the q, k and v projections")
+    bias_out: bool = Field(False, description="bias on the output projection")
+    qk_norm: QKNormConfig | None = Field(None, description="norm on q and k")
+    sees: Literal["causal", "prefix", "all"] = Field(
+        "causal", description="who sees whom: the past; the past and a prefix in both directions; everything"
+    )
+    window: int | None = Field(None, ge=1, description="tokens seen backwards, the own one included; none: all")
+    softcap: float | None = Field(None, gt=0, description="scores become cap · tanh(score / cap), before the mask")
+    scale: float | None = Field(None, gt=0, description="multiplies q·k; none: 1/sqrt(d_head)")
+    sinks: bool = Field(False, description="a learned score per head that takes weight and gives nothing back")
+    position: Position = Field(default_factory=RopeConfig, description="position scheme: rope, alibi, t5 or none")
+    score: Annotated[SerializeAsAny[ScoreConfig] | None, BeforeValidator(lambda v: v and by_kind(SCORES)(v))] = Field(
+        None, description="a score rule of your own (model.parts)"
+    )
+
+    @property
+    def group(self) -> int:
+        """Query heads per key/value head."""
+        return self.n_heads // self.n_kv_heads
+
+
+ATTENTIONS: Choices[type[AttentionConfig]] = Choices("attention", {"grouped": AttentionConfig})
+Attention = Annotated[SerializeAsAny[AttentionConfig], BeforeValidator(by_kind(ATTENTIONS, default="grouped"))]

@@ -1,0 +1,60 @@
+"""Feed-forward layers that can be asked for."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, SerializeAsAny
+
+from onehop.base.choices import Choices
+from onehop.config.part import Kind, by_kind
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid", "none"]
+
+
+class FFNConfig(Kind):
+    """The base of all feed-forward layers."""
+
+    kind: str
+
+
+class PlainConfig(FFNConfig):
+    """W2 · act(W1 · x). Vaswani et al. 2017, arXiv:1706.03762, equation 2."""
+
+    kind: Literal["plain"] = "plain"
+    d_ff: int = Field(ge=1, description="inner width")
+    activation: Activation = Field("gelu", description="non-linearity; gelu_tanh is the tanh approximation of gelu")
+    bias: bool = Field(False, description="biases on both projections")
+
+
+class GatedConfig(FFNConfig):
+    """W2 · (act(W1 · x) ⊙ W3 · x); SwiGLU with silu, GeGLU with gelu. Shazeer 2020, arXiv:2002.05202, equation 6."""
+
+    kind: Literal["gated"] = "gated"
+    d_ff: int = Field(ge=1, description="inner width")
+    activation: Activation = Field("silu", description="non-linearity of the gate")
+    bias: bool = Field(False, description="biases on all three projections")
+
+
+class MoEConfig(FFNConfig):
+    """n_experts feed-forward layers of which each token visits n_active. Shazeer et al. 2017, arXiv:1701.06538."""
+
+    kind: Literal["moe"] = "moe"
+    d_ff: int = Field(ge=1, description="inner width of one expert")
+    n_experts: int = Field(ge=1, description="routed experts")
+    n_active: int = Field(ge=1, description="experts per token")
+    expert: Literal["gated", "plain"] = Field("gated", description="form of each expert")
+    activation: Activation = Field("silu", description="non-linearity inside the experts")
+    bias: bool = Field(False, description="biases inside the experts")
+    gate: Literal["softmax", "sigmoid"] = Field("softmax", description="how router logits become weights")
+    renormalise: bool = Field(True, description="divide the chosen weights by their sum")
+    routed_scale: float = Field(1.0, gt=0, description="multiplies the routed experts' sum")
+    d_ff_shared: int | None = Field(None, ge=1, description="inner width of the expert that every token visits; none: no such")
+    balance: Literal["loss", "bias", "none"] = Field(
+        "loss", description="Switch's auxiliary loss; DeepSeek-V3's bias on the choice, moved after each step; nothing"
+    )
+    balance_weight: float = Field(0.01, ge=0, description="weight of the auxiliary loss (balance = loss)")
+    balance_rate: float = Field(0.001, ge=0, description="step of the bias (balance = bias)")
+    z_weight: float = Field(0.0, ge=0, description="weight of the router z-loss")
+
+
+FFNS: Choices[type[FFNConfig]] = Choices("ffn", {"plain": PlainConfig, "gated": GatedConfig, "moe": MoEConfig})
+FFN = Annotated[SerializeAsAny[FFNConfig], BeforeValidator(by_kind(FFNS))]

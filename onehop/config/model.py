@@ -1,0 +1,115 @@
+"""What a model is: a stack of blocks (and, for encoder-decoders, a second one)."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from onehop.config.attention import Attention
+from onehop.config.ffn import FFN
+from onehop.config.norm import Norm, NormConfig, RMSNormConfig
+from onehop.config.part import Part, as_tuple
+from onehop.config.raw import expand_blocks
+from onehop.config.rules import check
+
+Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
+
+
+class BlockConfig(Part):
+    """One residual block: h = x + attention(norm(x)); y = h + ffn(norm(h)), and its published rearrangements."""
+
+    name: str = Field(description="what `pattern` calls it")
+    attention: Attention
+    cross: Attention | None = Field(None, description="attention over the encoder's output, between attention and ffn")
+    ffn: FFN
+    norm: Norm = Field(default_factory=RMSNormConfig, description="the norm used throughout the block")
+    norm_in: bool = Field(True, description="normalise the input of each sublayer (pre-norm)")
+    norm_out: Literal["none", "inside", "outside"] = Field(
+        "none", description="normalise each sublayer's output before the residual sum (inside) or the sum itself (outside)"
+    )
+    parallel: Literal["no", "one norm", "two norms"] = Field(
+        "no", description="attention and ffn side by side, reading one shared norm or one each"
+    )
+    residual_scale: float = Field(1.0, gt=0, description="multiplies each sublayer's output")
+
+
+class EmbedConfig(Part):
+    """Token embedding and the absolute positions that are added to it."""
+
+    position: Literal["none", "learned", "sinusoidal"] = Field("none", description="absolute positions, added once")
+    scale: float = Field(1.0, gt=0, description="multiplies the token embedding (sqrt(d_model) in the original)")
+    norm: Norm = Field(default_factory=NormConfig, description="norm on the sum")
+
+
+class HeadConfig(Part):
+    """From hidden states to logits."""
+
+    tied: bool = Field(True, description="use the embedding matrix as head")
+    bias: bool = Field(False, description="add a bias to the logits")
+    scale: float = Field(1.0, gt=0, description="multiplies the logits")
+    softcap: float | None = Field(None, gt=0, description="logits become cap · tanh(logit / cap)")
+
+
+class DropoutConfig(Part):
+    """Dropout rates, in training only. Srivastava et al. 2014; places as in arXiv:1706.03762, section 5.4."""
+
+    embed: float = Field(0.0, ge=0, lt=1, description="on the embedding")
+    attention: float = Field(0.0, ge=0, lt=1, description="on attention weights")
+    residual: float = Field(0.0, ge=0, lt=1, description="on each sublayer's output before the residual sum")
+
+    @property
+    def any(self) -> bool:
+        return bool(self.embed or self.attention or self.residual)
+
+
+class StackConfig(Part):
+    """Blocks and the order in which they follow each other."""
+
+    n_layers: int = Field(ge=1, description="blocks in the stack")
+    blocks: tuple[BlockConfig, ...] = Field(description="the different blocks, by name")
+    pattern: Names = Field(description="block names, cycled over the layers (left out: all blocks in turn)")
+    final_norm: Norm = Field(default_factory=RMSNormConfig, description="norm after the last block")
+
+    def layers(self) -> Iterator[BlockConfig]:
+        """The block of each layer, first to last."""
+        named = {block.name: block for block in self.blocks}
+        for i in range(self.n_layers):
+            yield named[self.pattern[i % len(self.pattern)]]
+
+
+class EncoderConfig(StackConfig):
+    """The encoder of an encoder-decoder: its own stack; it shares d_model, vocabulary and dropout with the decoder."""
+
+    embed: EmbedConfig = Field(default_factory=EmbedConfig, description="its embedding")
+    share_embedding: bool = Field(True, description="use the decoder's token matrix")
+
+
+class ModelConfig(StackConfig):
+    """An architecture, completely: equal configs build equal models.
+
+    Besides its fields it takes every field of BlockConfig (`attention=…, ffn=…, norm=…`): set in all blocks.
+    """
+
+    vocab_size: int | None = Field(None, ge=1, description="rows of the embedding; left out in a recipe: the tokenizer's")
+    d_model: int = Field(ge=1, description="width of the residual stream")
+    max_len: int = Field(ge=1, description="longest text, in tokens")
+    embed: EmbedConfig = Field(default_factory=EmbedConfig, description="token embedding and absolute positions")
+    head: HeadConfig = Field(default_factory=HeadConfig, description="from hidden states to logits")
+    encoder: EncoderConfig | None = Field(None, description="the encoder of an encoder-decoder")
+    dropout: DropoutConfig = Field(default_factory=DropoutConfig, description="dropout rates")
+    init_std: float = Field(0.02, gt=0, description="standard deviation of fresh weights, before depth scaling")
+    parts: Names = Field((), description="files with parts of your own, for example my_parts.py")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, raw: Any) -> Any:
+        return expand_blocks(raw) if isinstance(raw, dict) else raw
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check(self)
+        return self
+
+    def with_vocab(self, vocab_size: int) -> "ModelConfig":
+        """The same architecture for a tokenizer of `vocab_size` ids."""
+        return self.model_copy(update={"vocab_size": vocab_size})

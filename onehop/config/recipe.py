@@ -1,0 +1,96 @@
+"""A recipe: the model, the text, and how to train the one on the other."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from onehop.base.errors import ConfigError
+from onehop.config.model import ModelConfig, Names
+from onehop.config.part import Part
+
+Kernel = Literal["auto", "plain", "tiled", "fused"]
+
+
+class DataConfig(Part):
+    """Which text, how it becomes tokens, and how tokens become rows."""
+
+    corpus: str | None = Field(None, description="a built-in corpus: fables or python-stdlib")
+    files: Names = Field((), description="files, folders or globs with text (.txt, .md, source code, .jsonl …)")
+    n_documents: int | None = Field(None, ge=1, description="documents to take; none: all (an endless corpus needs a number)")
+    separator: str | None = Field(None, description="splits a plain file into documents; none: one file is one document")
+    jsonl_field: str = Field("text", description="the field of each JSON line that holds the text")
+    tokenizer: str = Field("bpe", description="bpe (trained on the text), characters, or the path of a tokenizer.json")
+    vocab_size: int = Field(1024, ge=258, description="size of a trained bpe")
+    validation: float = Field(0.05, gt=0, lt=1, description="share of the documents that are kept for validation")
+    packing: Literal["whole", "stream"] = Field(
+        "whole", description="rows of whole documents (fewest cuts), or one stream cut into rows"
+    )
+    seed: int = Field(0, ge=0, description="of the built-in corpora, the split and the tokenizer")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "DataConfig":
+        if self.corpus is not None and self.files:
+            raise ConfigError(f"data.corpus={self.corpus} and data.files={','.join(self.files)}: give one of the two")
+        return self
+
+
+class TrainConfig(Part):
+    """One training run."""
+
+    steps: int = Field(ge=0, description="optimizer steps")
+    batch_size: int = Field(ge=1, description="rows per step")
+    micro_batch: int | None = Field(None, ge=1, description="rows per forward pass; must divide batch_size; none: all at once")
+    context: int | None = Field(None, ge=2, description="tokens per row; none: model.max_len")
+    lr: float = Field(1e-3, gt=0, description="highest learning rate")
+    lr_end: float = Field(0.1, ge=0, le=1, description="last learning rate as a share of the highest")
+    warmup: int = Field(0, ge=0, description="steps over which the learning rate rises from zero")
+    weight_decay: float = Field(0.1, ge=0, description="decoupled weight decay, on matrices only")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's two decay rates")
+    eps: float = Field(1e-8, gt=0, description="AdamW's epsilon")
+    clip: float | None = Field(1.0, gt=0, description="largest gradient norm; none: not clipped")
+    seed: int = Field(0, ge=0, description="of the weights, the order of the rows and dropout")
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where to train")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="bfloat16: matrix products in bfloat16, weights in float32; auto: where it is faster"
+    )
+    kernel: Kernel = Field("auto", description="attention kernel")
+    eval_every: int = Field(250, ge=1, description="steps between evaluations; there is always one at the end")
+    eval_rows: int = Field(256, ge=1, description="validation rows per evaluation, always the same")
+    save_every: int | None = Field(None, ge=1, description="steps between checkpoints; none: at each evaluation")
+    log_every: int = Field(10, ge=1, description="steps between lines of metrics.jsonl")
+    sample: str = Field("", description="prompt of the sample text that each evaluation writes")
+    sample_tokens: int = Field(120, ge=0, description="length of the sample text; 0: none")
+
+    @model_validator(mode="after")
+    def _fits(self) -> "TrainConfig":
+        if self.micro_batch is not None and self.batch_size % self.micro_batch:
+            raise ConfigError(
+                f"train.micro_batch={self.micro_batch} must divide train.batch_size={self.batch_size}. "
+                "Every row has to be seen once per step."
+            )
+        if self.warmup > self.steps:
+            raise ConfigError(f"train.warmup={self.warmup} is longer than train.steps={self.steps}. Use a smaller warmup.")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"train.betas={self.betas} must lie in [0, 1)")
+        return self
+
+
+class Recipe(Part):
+    """Everything that decides a run; the resolved one is saved beside each result."""
+
+    out: str = Field("out", description="folder of the run")
+    about: str = Field("", description="what the recipe is for")
+    model: ModelConfig
+    data: DataConfig
+    train: TrainConfig
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Recipe":
+        if self.train.context is not None and self.train.context > self.model.max_len:
+            raise ConfigError(
+                f"train.context={self.train.context} is longer than model.max_len={self.model.max_len}. "
+                "Shorten the rows or raise model.max_len."
+            )
+        if self.data.corpus is None and not self.data.files:
+            raise ConfigError("no text to train on: set data.files=FILE,… or data.corpus=fables")
+        return self
