@@ -29,7 +29,7 @@ def _things(kind: Kind) -> dict[str, Path]:
         return {}
     if kind == "runs":
         return {file.stem: file for file in folder.glob("*.toml")}
-    return {config.parent.name: config.parent for config in folder.glob("*/config.json")}
+    return {weights.parent.name: weights.parent for weights in folder.glob("*/*.safetensors")}
 
 
 def _folder(kind: Kind) -> Path | None:
