@@ -1,3 +1,53 @@
-"""onehop: describe a transformer, price it, train it, look inside it, run it, with one definition of the model."""
+"""onehop: describe a transformer, price it, train it, look inside it, run it, with one definition of the model.
+
+The public names below are looked up when they are first used, so that `import onehop` does not wait for torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from onehop.base.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from onehop.config import ModelConfig, Recipe
+    from onehop.config.presets import PRESETS as presets
+    from onehop.lm import LanguageModel, load
+    from onehop.model import build
+    from onehop.parts.attend import attend
+    from onehop.parts.own import part
+    from onehop.training import steps, train
 
 __version__ = "0.1.0"
+
+# public name -> the module that holds it, and its name there
+_PUBLIC = {
+    "LanguageModel": ("onehop.lm", "LanguageModel"),
+    "ModelConfig": ("onehop.config", "ModelConfig"),
+    "Recipe": ("onehop.config", "Recipe"),
+    "attend": ("onehop.parts.attend", "attend"),
+    "build": ("onehop.model", "build"),
+    "load": ("onehop.lm", "load"),
+    "part": ("onehop.parts.own", "part"),
+    "presets": ("onehop.config.presets", "PRESETS"),
+    "steps": ("onehop.training", "steps"),
+    "train": ("onehop.training", "train"),
+}
+
+__all__ = [
+    "LanguageModel", "ModelConfig", "Recipe", "__version__",
+    "attend", "build", "load", "part", "presets", "steps", "train",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """The public name, from the module that holds it (PEP 562); it is kept, so the next look-up is an ordinary one."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"onehop has no {name!r}. {did_you_mean(name, _PUBLIC)}")
+    module, attribute = _PUBLIC[name]
+    thing = getattr(importlib.import_module(module), attribute)
+    globals()[name] = thing
+    return thing
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

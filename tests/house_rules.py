@@ -28,8 +28,8 @@ READ_THE_ENVIRONMENT = {"cli", "parallel/launch.py"}
 IMPORT_BY_NAME = {"__init__.py", "parts/own.py", "cli"}
 
 FAMILIES = {
-    "cohere", "deepseek", "gemma", "glm", "gpt", "kimi", "llama", "mistral", "mixtral", "nemotron", "neox", "olmo", "phi3",
-    "pythia", "qwen", "smollm", "stablelm", "starcoder",
+    "cohere", "deepseek", "gemma", "glm", "gpt", "kimi", "llama", "mistral", "mixtral", "nemotron", "neox", "olmo",
+    "phi3", "pythia", "qwen", "smollm", "stablelm", "starcoder",
 }  # fmt: skip
 # The public names of one way to stretch RoPE and of a kind of position; DESIGN calls them so.
 NAMES_OF_METHODS = {"llama3", "t5"}
@@ -142,7 +142,7 @@ def sizes(source: Source) -> Iterator[str]:
             yield f"{source.path}:{function.lineno} {function.name} has {length} lines, more than {MAX_FUNCTION_LINES}"
         names = [argument.arg for argument in function.args.posonlyargs + function.args.args]
         names = [name for name in names if name not in ("self", "cls")]
-        # A nested function, and one that begins with `ctx`, has the signature that its caller (a kernel, autograd) wants.
+        # A nested function, and one beginning with `ctx`, has the signature that its caller (a kernel, autograd) wants.
         if len(names) > MAX_POSITIONAL and "ctx" not in names[:1] and id(function) not in inner:
             yield f"{source.path}:{function.lineno} {function.name} takes {len(names)} arguments by position: {names}"
 
