@@ -80,7 +80,7 @@ class Cell:
 
 
 def with_article(word: str) -> str:
-    """ "a fox", "an owl": by the first letter, which is right for every word that we list (a test reads them)."""
+    """A fox, an owl: by the first letter, which is right for every word that we list (a test reads them)."""
     return f"an {word}" if word.startswith(VOWELS) else f"a {word}"
 
 

@@ -1,4 +1,4 @@
-"""Questions about fables with the right answer and the wrong ones, also for combinations that no sampled fable holds."""
+"""Questions about fables with the right answer and the wrong ones, also about combinations that are never sampled."""
 
 import random
 from collections.abc import Callable

@@ -114,7 +114,13 @@ def spots(values: Values, item: str) -> tuple[str, ...]:
 
 
 def capital(text: str) -> str:
+    """The text with its first letter raised."""
     return text[:1].upper() + text[1:]
+
+
+def is_girl(name: str) -> bool:
+    """Whether this is a girl's name."""
+    return name in words.GIRLS
 
 
 def _trouble_slots(trouble: Trouble) -> dict[str, Slot]:
@@ -122,7 +128,7 @@ def _trouble_slots(trouble: Trouble) -> dict[str, Slot]:
 
     def held_out(word: str, other: str | None) -> bool:
         pair = (word, other) if word in trouble.x else (other, word)
-        return other is not None and (trouble.x.index(pair[0]) + trouble.y.index(pair[1])) % X_HELD_OUT == 0  # type: ignore[arg-type]
+        return other is not None and (trouble.x.index(pair[0]) + trouble.y.index(pair[1])) % X_HELD_OUT == 0
 
     x, y = f"{trouble.name}_x", f"{trouble.name}_y"
     return {
@@ -156,7 +162,7 @@ SLOTS = {
     "look": Slot(words.LOOKS),
     "gloom": Slot(words.GLOOMS),
     # The friend of a girl is a boy and the other way round, so that "she" and "he" are always clear.
-    "friend": Slot(words.GIRLS + words.BOYS, ("hero",), fits=lambda name, hero: (name in words.GIRLS) != (hero in words.GIRLS)),
+    "friend": Slot(words.GIRLS + words.BOYS, ("hero",), fits=lambda friend, hero: is_girl(friend) != is_girl(hero)),
     "friend_trait": Slot(words.TRAITS),
     "friend_animal": Slot(words.FRIENDS),
     "toy": Slot(words.TOYS),
@@ -175,11 +181,11 @@ for _trouble in TROUBLES:
     SLOTS |= _trouble_slots(_trouble)
 
 DERIVED: dict[str, Callable[[Values], str]] = {
-    "he": lambda values: "she" if values["hero"] in words.GIRLS else "he",
-    "He": lambda values: "She" if values["hero"] in words.GIRLS else "He",
-    "his": lambda values: "her" if values["hero"] in words.GIRLS else "his",
-    "His": lambda values: "Her" if values["hero"] in words.GIRLS else "His",
-    "friend_his": lambda values: "her" if values["friend"] in words.GIRLS else "his",
+    "he": lambda values: "she" if is_girl(values["hero"]) else "he",
+    "He": lambda values: "She" if is_girl(values["hero"]) else "He",
+    "his": lambda values: "her" if is_girl(values["hero"]) else "his",
+    "His": lambda values: "Her" if is_girl(values["hero"]) else "His",
+    "friend_his": lambda values: "her" if is_girl(values["friend"]) else "his",
     "culprit": lambda values: culprit_and_other(values)[0],
     "Toy_place": lambda values: spots(values, "toy")[0],
     "Tool_place": lambda values: spots(values, "tool")[0],

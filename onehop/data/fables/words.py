@@ -1,4 +1,4 @@
-"""The words of the fables, as data. No word of a list begins another of the same list, so that each can be read back."""
+"""The words of the fables, as data. In a list no word begins another, so that each can be read back."""
 
 GIRLS = (
     "Mia", "Nora", "Ella", "Ruby", "Clara", "Hazel", "Ivy", "Luna", "Rosa", "Tess",
@@ -96,9 +96,12 @@ MORALS = (
     "the best gifts are not things",
     "even a long road ends",
 )
-FUNCTION_WORDS = tuple(
-    "a about after all alas an and another are at be because better but by could couldn't day did didn't do every from"
-    " had has have he her him his how i in into is it just let like no nobody not now of oh on once one only or so some"
-    " soon than that the their them then there they this to together too under upon us was we were what when where who"
-    " while with would you".split()
-)
+FUNCTION_WORDS = (
+    "a", "after", "alas", "all", "along", "also", "always", "an", "and", "another", "are", "at", "be",
+    "because", "behind", "but", "by", "could", "couldn't", "did", "didn't", "each", "even", "every",
+    "everything", "for", "from", "had", "he", "her", "his", "how", "i", "in", "is", "just", "let", "like",
+    "many", "more", "near", "next", "no", "nobody", "nothing", "now", "of", "oh", "on", "once", "one",
+    "other", "so", "some", "soon", "than", "that", "the", "then", "there", "they", "this", "through", "to",
+    "together", "too", "two", "under", "upon", "us", "was", "we", "were", "what", "when", "where", "while",
+    "who", "with", "worth", "your",
+)  # fmt: skip
