@@ -1,0 +1,1 @@
+"""Floor 1: strings and token ids, both ways. No torch."""

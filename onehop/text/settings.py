@@ -1,0 +1,198 @@
+"""What the files beside a tokenizer.json say: begin and end tokens, who adds them, chat templates."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onehop.base.errors import TextError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+HIDE_OPEN, HIDE_CLOSE = "\ufdd0", "\ufdd1"  # noncharacters: never in text that was exchanged
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """The begin and end tokens by name, who adds them, every end id that a file names, and the chat templates by name.
+
+    add_bos, add_eos: None leaves it to the post-processor. config: tokenizer_config.json as it was found.
+    """
+
+    bos: str | None = None
+    eos: str | None = None
+    add_bos: bool | None = None
+    add_eos: bool | None = None
+    end_ids: tuple[int, ...] = ()
+    chat_templates: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def to_config(self, *, adds_bos: bool, adds_eos: bool) -> dict[str, Any]:
+        """The contents of a tokenizer_config.json that says the same."""
+        config = {"tokenizer_class": "PreTrainedTokenizerFast"} | self.config
+        config |= {"bos_token": self.bos, "eos_token": self.eos, "clean_up_tokenization_spaces": False}
+        if self.bos is not None:
+            config["add_bos_token"] = adds_bos
+        if self.eos is not None:
+            config["add_eos_token"] = adds_eos
+        if self.chat_templates:
+            only = len(self.chat_templates) == 1
+            several = [{"name": name, "template": text} for name, text in self.chat_templates.items()]
+            config["chat_template"] = next(iter(self.chat_templates.values())) if only else several
+        return config
+
+
+def read_backend(file: Path) -> "tokenizers.Tokenizer":
+    """The tokenizer in a tokenizer.json. Refuses a missing or damaged file in one line."""
+    from tokenizers import Tokenizer
+
+    if not file.is_file():
+        raise TextError(f"{file} does not exist. Give a folder that holds a tokenizer.json, or the file itself.")
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises the bare class
+        reason = " ".join(str(error).split())
+        raise TextError(f"{file} is not a whole tokenizer.json ({reason}). Get it again from its source.") from error
+
+
+def read_settings(folder: Path) -> TokenizerSettings:
+    """What the JSON files of a checkpoint's folder say about its tokenizer; each file may be absent."""
+    config = _read_json(folder / "tokenizer_config.json")
+    tokens = _read_json(folder / "special_tokens_map.json") | config
+    models = [_read_json(folder / name) for name in ("generation_config.json", "config.json")]
+    return TokenizerSettings(
+        bos=_content(tokens.get("bos_token")),
+        eos=_content(tokens.get("eos_token")),
+        add_bos=config.get("add_bos_token"),
+        add_eos=config.get("add_eos_token"),
+        end_ids=tuple(sorted({token_id for model in models for token_id in _ids(model.get("eos_token_id"))})),
+        chat_templates=_chat_templates(folder, config),
+        config=config,
+    )
+
+
+def borders_of(
+    backend: "tokenizers.Tokenizer", settings: TokenizerSettings, *, bos_id: int | None, eos_id: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that the checkpoint's rule puts before and after a text.
+
+    The post-processor of tokenizer.json says it; `add_bos_token` and `add_eos_token` of tokenizer_config.json, where
+    given, overrule it. Both may ask for the begin token: it is one token all the same.
+    """
+    before, after = _template(state_of(backend.post_processor), backend)
+    if settings.add_bos is not None:
+        if settings.add_bos and bos_id is None:
+            raise TextError(
+                f"tokenizer_config.json adds bos_token={settings.bos!r}, which tokenizer.json does not hold."
+            )
+        before = (bos_id,) if settings.add_bos and bos_id is not None else ()
+    if settings.add_eos is not None:
+        if settings.add_eos and eos_id is None:
+            raise TextError(
+                f"tokenizer_config.json adds eos_token={settings.eos!r}, which tokenizer.json does not hold."
+            )
+        after = (eos_id,) if settings.add_eos and eos_id is not None else ()
+    return before, after
+
+
+def without_control(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
+    """A tokenizer with the same ids to which a control token spelled in text is ordinary characters.
+
+    The library's flag is enough for BPE, whose merges cannot build a control token. Models that look whole strings up
+    (Unigram, WordLevel, BPE with `ignore_merges`) would still find it in their vocabulary: there it gets a hidden name.
+    """
+    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    special &= backend.get_vocab(with_added_tokens=False).keys()
+    plain = with_hidden_names(backend, special) if special and _looks_up_strings(backend) else backend
+    plain.encode_special_tokens = True
+    return plain
+
+
+def with_hidden_names(backend: "tokenizers.Tokenizer", tokens: set[str]) -> "tokenizers.Tokenizer":
+    """A copy with the same ids in which each of `tokens` is spelled HIDE_OPEN token HIDE_CLOSE, as no text is."""
+    spec = json.loads(backend.to_str())
+    tokens = tokens - {spec["model"].get("unk_token")}  # the model refers to it by name
+    vocab = spec["model"]["vocab"]
+    if isinstance(vocab, dict):
+        spec["model"]["vocab"] = {_hidden(token, tokens): token_id for token, token_id in vocab.items()}
+    else:
+        spec["model"]["vocab"] = [[_hidden(token, tokens), score] for token, score in vocab]
+    for token in spec["added_tokens"]:
+        token["content"] = _hidden(token["content"], tokens)
+    return type(backend).from_str(json.dumps(spec))
+
+
+def state_of(part: Any) -> dict[str, Any] | None:
+    """The JSON description of one part of a tokenizer (its decoder, its post-processor, …)."""
+    return None if part is None else json.loads(part.__getstate__())
+
+
+def _looks_up_strings(backend: "tokenizers.Tokenizer") -> bool:
+    kind = type(backend.model).__name__
+    return kind in ("Unigram", "WordLevel", "WordPiece") or bool(getattr(backend.model, "ignore_merges", False))
+
+
+def _hidden(token: str, tokens: set[str]) -> str:
+    return f"{HIDE_OPEN}{token}{HIDE_CLOSE}" if token in tokens else token
+
+
+def _template(
+    processor: dict[str, Any] | None, backend: "tokenizers.Tokenizer"
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that a post-processor puts before and after one text."""
+    if processor is None:
+        return (), ()
+    kind = processor["type"]
+    if kind == "Sequence":
+        found = [_template(part, backend) for part in processor["processors"]]
+        before = tuple(token_id for ids, _ in reversed(found) for token_id in ids)
+        return before, tuple(token_id for _, ids in found for token_id in ids)
+    if kind in ("BertProcessing", "RobertaProcessing"):
+        return (processor["cls"][1],), (processor["sep"][1],)
+    if kind != "TemplateProcessing":
+        return (), ()
+    sides: tuple[list[int], list[int]] = ([], [])
+    side = 0
+    for item in processor["single"]:
+        if "Sequence" in item:
+            side = 1
+        else:
+            sides[side].extend(processor["special_tokens"][item["SpecialToken"]["id"]]["ids"])
+    return tuple(sides[0]), tuple(sides[1])
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise TextError(f"{file} is not readable JSON ({error}). Get it again from its source.") from error
+    if not isinstance(found, dict):
+        raise TextError(f"{file} holds no JSON object. Get it again from its source.")
+    return found
+
+
+def _content(token: Any) -> str | None:
+    """A token written as a string or as an AddedToken's dictionary."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _ids(value: Any) -> list[int]:
+    """An id, a list of ids, or nothing, as a list."""
+    return [] if value is None else [value] if isinstance(value, int) else list(value)
+
+
+def _chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """Chat templates by name; chat_template.jinja replaces the one in tokenizer_config.json."""
+    found = config.get("chat_template") or {}
+    if isinstance(found, str):
+        found = {"default": found}
+    elif isinstance(found, list):
+        found = {row["name"]: row["template"] for row in found}
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        found = found | {"default": file.read_text(encoding="utf-8")}
+    return found

@@ -1,0 +1,188 @@
+"""The tokenizer of a checkpoint: text -> token ids and back, with the checkpoint's own rule for where a text begins."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onehop.base.errors import TextError
+from onehop.base.files import atomic_write
+from onehop.text.pieces import Pieces
+from onehop.text.settings import (
+    TokenizerSettings,
+    borders_of,
+    read_backend,
+    read_settings,
+    state_of,
+    with_hidden_names,
+    without_control,
+)
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+class Tokenizer:
+    """A `tokenizers.Tokenizer` and what the files beside it say about beginnings, ends and chat templates.
+
+    Text that spells a control token ("</s>") is ordinary characters unless a caller says `special=True`. The backend's
+    truncation, padding and BPE dropout are switched off: a text has one encoding, and all of it is encoded.
+    """
+
+    def __init__(self, backend: "tokenizers.Tokenizer", settings: TokenizerSettings | None = None):
+        self.settings = settings or TokenizerSettings()
+        self.backend = _settled(backend, self.settings)
+        self.bos_id, self.eos_id = self._id_of(self.settings.bos), self._id_of(self.settings.eos)
+        self._before, self._after = borders_of(backend, self.settings, bos_id=self.bos_id, eos_id=self.eos_id)
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.eos_ids = frozenset({*self.settings.end_ids, *([] if self.eos_id is None else [self.eos_id])})
+        self.pieces = Pieces(state_of(backend.decoder), token=backend.id_to_token)
+        self._plain = without_control(backend)
+        self._letters = _letters(backend)
+        self._hidden: dict[frozenset[str], tokenizers.Tokenizer] = {}
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """The tokenizer of a checkpoint's folder, or of one tokenizer.json. Refuses a missing or damaged file."""
+        path = Path(path)
+        file = path if path.is_file() else path / "tokenizer.json"
+        return cls(read_backend(file), read_settings(file.parent))
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, as `transformers` reads them too."""
+        folder = Path(folder)
+        atomic_write(folder / "tokenizer.json", self.backend.to_str(pretty=True))
+        config = self.settings.to_config(adds_bos=self.adds_bos, adds_eos=bool(self._after))
+        atomic_write(folder / "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+
+    @cached_property
+    def n_tokens(self) -> int:
+        """How many ids have a token."""
+        return len(self.backend.get_vocab(with_added_tokens=True))
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """The largest id + 1: the rows that an embedding needs."""
+        return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether the checkpoint's own rule begins a text with its begin token."""
+        return self.bos_id is not None and self.bos_id in self._before
+
+    @property
+    def chat_template(self) -> str | None:
+        """The checkpoint's template for conversations (the one called "default", where it has several)."""
+        templates = self.settings.chat_templates
+        return templates.get("default") or next(iter(templates.values()), None)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits that change when any encoding could change."""
+        borders = [self.bos_id, self.eos_id, self._before, self._after]
+        text = self.backend.to_str() + json.dumps(borders)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def encode(self, text: str, *, bos: bool | None = None, special: bool = False) -> list[int]:
+        """Token ids of `text`.
+
+        bos: None = what the checkpoint's rule adds before and after; True = the begin token; False = nothing. It is
+        never doubled. special: whether text that spells a control token becomes it (for rendered chat templates).
+        """
+        before, after = (self._before, self._after) if bos is None else ((), ())
+        if bos:
+            if self.bos_id is None:
+                raise TextError("this tokenizer has no begin token: bos=True is impossible. Use bos=None or bos=False.")
+            before = (self.bos_id,)
+        (ids,) = self.encode_many([text], special=special)
+        if before and before[0] == self.bos_id and ids[:1] == [self.bos_id]:
+            before = before[1:]
+        return [*before, *ids, *after]
+
+    def encode_many(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
+        """Token ids of each text, on all cores, with nothing added before or after."""
+        if self._letters is not None:
+            return [self._spell(text) for text in texts]
+        backend = self._marked if special else self._plain
+        try:
+            return [found.ids for found in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except (TypeError, UnicodeEncodeError) as error:
+            raise TextError(
+                "the text holds half a surrogate pair, which is no Unicode text. Decode it from bytes with "
+                "errors='replace', or remove it."
+            ) from error
+
+    def encode_hidden(self, text: str, *, control: set[str]) -> list[int]:
+        """Ids of a text in which only the `control` tokens with hidden names (HIDE_OPEN token HIDE_CLOSE) count.
+
+        All other spellings of them are ordinary characters; nothing is added before or after.
+        """
+        key = frozenset(control)
+        if key not in self._hidden:
+            self._hidden[key] = with_hidden_names(self.backend, control)
+        return list(self._hidden[key].encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of `ids`. Nothing is tidied: spaces before punctuation stay, whatever `clean_up_…` flags say."""
+        skipped = self.special_ids if skip_special else frozenset()
+        return self.pieces.join(int(token_id) for token_id in ids if token_id not in skipped)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What an id adds inside a text, as bytes (maybe half a character); empty for an id without a token."""
+        return self.pieces.piece(token_id, first=False) or b""
+
+    @cached_property
+    def _marked(self) -> "tokenizers.Tokenizer":
+        """A copy that recognises control tokens in text. (A flag on one shared object would not be safe in threads.)"""
+        copy = type(self.backend).from_str(self.backend.to_str())
+        copy.encode_special_tokens = False
+        return copy
+
+    def _id_of(self, token: str | None) -> int | None:
+        return None if token is None else self.backend.token_to_id(token)
+
+    def _spell(self, text: str) -> list[int]:
+        """One id for each character, by table: 20 times as fast as the general machinery."""
+        assert self._letters is not None
+        try:
+            return list(map(self._letters.__getitem__, text))
+        except KeyError as error:
+            at = text.index(error.args[0])
+            raise TextError(
+                f"the character {error.args[0]!r} (at {at}) is not among the {len(self._letters)} characters that this "
+                "tokenizer knows. Remove it, or train with data.tokenizer=bpe, which encodes every text."
+            ) from error
+
+
+def _settled(backend: "tokenizers.Tokenizer", settings: TokenizerSettings) -> "tokenizers.Tokenizer":
+    """The backend without what would give a text several encodings, and with its control tokens known as such."""
+    from tokenizers import AddedToken
+
+    backend.no_truncation()
+    backend.no_padding()
+    if getattr(backend.model, "dropout", None):
+        backend.model.dropout = None
+    added = backend.get_added_tokens_decoder()
+    for token in (settings.bos, settings.eos):
+        token_id = None if token is None else backend.token_to_id(token)
+        if token_id is not None and not (token_id in added and added[token_id].special):
+            backend.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+    return backend
+
+
+def _letters(backend: "tokenizers.Tokenizer") -> dict[str, int] | None:
+    """Character -> id, for a tokenizer that is nothing but such a table (see `bpe.train_characters`)."""
+    if type(backend.model).__name__ != "WordLevel" or backend.normalizer is not None:
+        return None
+    vocab = backend.get_vocab(with_added_tokens=True)
+    if backend.get_added_tokens_decoder() or any(len(token) != 1 for token in vocab):
+        return None
+    split = state_of(backend.pre_tokenizer)
+    per_character = split is not None and split.get("pattern") == {"Regex": EVERY_CHARACTER}
+    return vocab if per_character else None
+
+
+EVERY_CHARACTER = r"[\s\S]"
