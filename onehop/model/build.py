@@ -1,0 +1,143 @@
+"""A config becomes a model: each constructor receives its own part of the config and finished collaborators."""
+
+import zlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from onehop.base.errors import ConfigError
+from onehop.config.attention import AttentionConfig
+from onehop.config.model import BlockConfig, EmbedConfig, ModelConfig, StackConfig
+from onehop.config.norm import NormConfig
+from onehop.model.block import Block, ParallelBlock, PlacedBlock
+from onehop.model.init import initialise
+from onehop.model.transformer import Embedding, Encoder, Head, Transformer
+from onehop.parts.absolute import LearnedPositions, SinusoidalPositions
+from onehop.parts.attention import ATTENTIONS, CrossAttention
+from onehop.parts.ffn import FFNS
+from onehop.parts.linear import Linear, Tied
+from onehop.parts.norm import NORMS
+from onehop.parts.own import SCORES
+from onehop.parts.position import POSITIONS, PositionScheme
+
+
+def build(
+    config: ModelConfig,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | str = torch.float32,
+) -> Transformer:
+    """A model with fresh random weights drawn from `seed`; on the device "meta" it takes no memory and has no weights."""
+    if config.vocab_size is None:
+        raise ConfigError("model.vocab_size is not set. Give a number, or train from a recipe, where the tokenizer gives it.")
+    with torch.device("meta"):
+        model = _transformer(config, config.vocab_size)
+    model = model.to(torch_dtype(dtype))
+    if torch.device(device).type == "meta":
+        return model
+    model.to_empty(device=device)
+    model.apply(_fill_buffers)
+    initialise(model, config, torch.Generator().manual_seed(seed))
+    return model
+
+
+def torch_dtype(dtype: torch.dtype | str) -> torch.dtype:
+    """'bfloat16' -> torch.bfloat16."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    known = {"float32", "float64", "bfloat16", "float16"}
+    if dtype not in known:
+        raise ConfigError(f"dtype {dtype!r} does not exist. Known: {', '.join(sorted(known))}.")
+    return getattr(torch, dtype)  # type: ignore[no-any-return]
+
+
+def _transformer(cfg: ModelConfig, vocab_size: int) -> Transformer:
+    embed = _embedding(cfg, cfg.embed, nn.Embedding(vocab_size, cfg.d_model))
+    projection = (
+        Tied(embed.tokens, bias=cfg.head.bias)
+        if cfg.head.tied
+        else Linear(cfg.d_model, vocab_size, bias=cfg.head.bias)
+    )
+    encoder = None
+    if cfg.encoder is not None:
+        shared = cfg.encoder.share_embedding
+        rows = embed.tokens if shared else nn.Embedding(vocab_size, cfg.d_model)
+        own = _embedding(cfg, cfg.encoder.embed, rows, shared=shared)
+        encoder = Encoder(**_stack(cfg, cfg.encoder, "encoder."), embed=own, dropout=cfg.dropout.embed)
+    return Transformer(cfg, **_stack(cfg, cfg, ""), embed=embed, head=Head(projection, cfg.head), encoder=encoder)
+
+
+def _embedding(cfg: ModelConfig, embed: EmbedConfig, rows: nn.Embedding, *, shared: bool = False) -> Embedding:
+    positions: nn.Module | None = None
+    if embed.position == "learned":
+        positions = LearnedPositions(cfg.max_len, cfg.d_model)
+    elif embed.position == "sinusoidal":
+        positions = SinusoidalPositions(cfg.d_model)
+    norm = _norm(cfg.d_model, embed.norm)
+    return Embedding(rows, positions=positions, norm=norm, scale=embed.scale, shared=shared)
+
+
+def _stack(cfg: ModelConfig, stack: StackConfig, prefix: str) -> dict[str, Any]:
+    """Layers, shared position schemes and final norm of one stack."""
+    schemes: dict[tuple[Any, ...], PositionScheme] = {}
+    layers = []
+    for i, block in enumerate(stack.layers()):
+        layers.append(_block(cfg, block, schemes, f"{prefix}layers.{i}"))
+    return {"layers": layers, "schemes": list(schemes.values()), "final_norm": _norm(cfg.d_model, stack.final_norm)}
+
+
+def _block(cfg: ModelConfig, block: BlockConfig, schemes: dict[Any, PositionScheme], name: str) -> Block:
+    d, norm = cfg.d_model, block.norm if block.norm_in else NormConfig()
+    parts = (
+        _norm(d, norm),
+        _attention(cfg, block.attention, schemes, f"{name}.attention"),
+        nn.Identity() if block.parallel == "one norm" else _norm(d, norm),
+        FFNS.get(block.ffn.kind)(d, block.ffn),
+    )
+    rate = cfg.dropout.residual
+    plain = block.norm_in and block.norm_out == "none" and block.parallel == "no" and block.cross is None
+    if plain and block.residual_scale == 1.0 and rate == 0.0:
+        return Block(*parts)
+    sublayers = ["attention", "ffn"] if block.cross is None else ["attention", "cross", "ffn"]
+    placed: dict[str, Any] = {
+        "norms_inside": _norms(d, block.norm if block.norm_out == "inside" else NormConfig(), sublayers),
+        "norms_outside": _norms(d, block.norm if block.norm_out == "outside" else NormConfig(), sublayers),
+        "scale": block.residual_scale,
+        "rate": rate,
+        "site": zlib.crc32(name.encode()),
+    }
+    if block.parallel != "no":
+        return ParallelBlock(*parts, one_norm=block.parallel == "one norm", **placed)
+    if block.cross is not None:
+        cross = CrossAttention(
+            d, block.cross, position=PositionScheme(), dropout=cfg.dropout.attention, name=f"{name}.cross"
+        )
+        placed["cross"] = (_norm(d, norm), cross)
+    return PlacedBlock(*parts, **placed)
+
+
+def _attention(cfg: ModelConfig, a: AttentionConfig, schemes: dict[Any, PositionScheme], name: str) -> nn.Module:
+    """One layer's attention; equal position schemes of a stack are one module."""
+    key = (a.position, a.d_head, a.n_heads, a.sees == "all")
+    if key not in schemes:
+        schemes[key] = POSITIONS.get(a.position.kind)(a.position, a)
+    change = None if a.score is None else SCORES.get(a.score.kind)(a.score, a)
+    make = ATTENTIONS.get(a.kind)
+    return make(cfg.d_model, a, position=schemes[key], change=change, dropout=cfg.dropout.attention, name=name)
+
+
+def _norms(d_model: int, cfg: NormConfig, names: list[str]) -> nn.ModuleDict:
+    return nn.ModuleDict({name: _norm(d_model, cfg) for name in names})
+
+
+def _norm(width: int, cfg: NormConfig) -> nn.Module:
+    return NORMS.get(cfg.kind)(width, cfg)
+
+
+def _fill_buffers(module: nn.Module) -> None:
+    """Constant tables, which a build on the meta device left empty."""
+    fill = getattr(module, "fill_buffers", None)
+    if fill is not None:
+        fill()

@@ -1,0 +1,205 @@
+"""The transformer: embed the tokens, apply the blocks, normalise, project to logits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from onehop.base.errors import RequestError
+from onehop.config.model import HeadConfig, ModelConfig
+from onehop.parts.attention import Memory
+from onehop.parts.cache import Cache, CacheSpec
+from onehop.parts.dropout import DropKey, dropout
+from onehop.parts.linear import Linear, Tied
+from onehop.parts.moe import Routing
+from onehop.parts.places import Places
+from onehop.parts.step import Listener, Step
+
+
+@dataclass(frozen=True, eq=False)
+class States:
+    """What a forward pass returns: hidden states (B, T, C) after the final norm, and each layer's routing (none: dense)."""
+
+    hidden: Tensor
+    routing: Sequence[Routing | None]
+
+
+class Embedding(nn.Module):
+    """Token ids (B, T) -> (B, T, C): the token's row, scaled, plus an absolute position, normalised.
+
+    With `shared` the rows are another embedding's (the decoder's, read by an encoder).
+    """
+
+    def __init__(
+        self, rows: nn.Embedding, *, positions: nn.Module | None, norm: nn.Module, scale: float, shared: bool = False
+    ):
+        super().__init__()
+        self._rows = (rows,)  # in a tuple: registered by its owner only, so that it is listed and saved once
+        if not shared:
+            self.tokens = rows
+        self.positions, self.norm, self.scale = positions, norm, scale
+
+    def forward(self, tokens: Tensor, places: Places) -> Tensor:
+        x = self._rows[0](tokens)  # (B, T, C)
+        x = x if self.scale == 1.0 else x * self.scale
+        x = x if self.positions is None else x + self.positions(places.at)
+        return self.norm(x)
+
+
+class Head(nn.Module):
+    """Hidden states (…, C) -> logits (…, V)."""
+
+    def __init__(self, projection: Linear | Tied, cfg: HeadConfig):
+        super().__init__()
+        self.projection, self.scale, self.softcap = projection, cfg.scale, cfg.softcap
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        logits = self.projection(hidden)  # (…, V)
+        logits = logits if self.scale == 1.0 else logits * self.scale
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+
+
+class Stack(nn.Module):
+    """Blocks in a row and the norm after the last: (B, T, C) -> States. It owns the position schemes its layers share."""
+
+    def __init__(self, layers: Sequence[nn.Module], *, final_norm: nn.Module, schemes: Sequence[nn.Module]):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.schemes = nn.ModuleList(schemes)
+        self.final_norm = final_norm
+
+    def run(self, x: Tensor, step: Step, cache: Cache | None = None, memory: Memory | None = None) -> States:
+        routing: list[Routing | None] = []
+        for i, layer in enumerate(self.layers):
+            x, routed = layer(x, step, None if cache is None else cache.layers[i], memory)  # (B, T, C)
+            routing.append(routed)
+        return States(self.final_norm(x), routing)
+
+
+class Encoder(Stack):
+    """The encoder of an encoder-decoder: token ids (B, S) -> Memory."""
+
+    def __init__(self, layers: Sequence[nn.Module], *, embed: Embedding, dropout: float, **stack: Any):
+        super().__init__(layers, **stack)
+        self.embed, self.dropout = embed, dropout
+
+
+class Transformer(Stack):
+    """A decoder-only model or, with `encoder`, an encoder-decoder. Built by `onehop.build`.
+
+    `model(tokens)` (B, T) int64 -> logits (B, T, V); encoder-decoder: `model(source, target)`.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layers: Sequence[nn.Module],
+        *,
+        embed: Embedding,
+        head: Head,
+        encoder: Encoder | None = None,
+        **stack: Any,
+    ):
+        super().__init__(layers, **stack)
+        self.config = config
+        self.embed, self.head, self.encoder = embed, head, encoder
+
+    def forward(self, tokens: Tensor, target: Tensor | None = None, **options: Any) -> Tensor:
+        """Logits (B, T, V) of the next token at every position; `options` as in `states`."""
+        return self.head(self.states(tokens, target, **options).hidden)
+
+    def states(
+        self,
+        tokens: Tensor,
+        target: Tensor | None = None,
+        *,
+        at: Tensor | None = None,
+        doc: Tensor | None = None,
+        source_at: Tensor | None = None,
+        memory: Memory | None = None,
+        prefix: Tensor | None = None,
+        cache: Cache | None = None,
+        drop: DropKey | None = None,
+        kernel: str = "auto",
+        listener: Listener | None = None,
+    ) -> States:
+        """Hidden states of all new tokens, and what the router losses need.
+
+        tokens (B, T) int64. `at` (B, T): their positions, -1 for padding (left out: they follow the cache, or start at 0);
+        `doc` (B, T): their documents, which do not see each other; `prefix` (B,): lengths of prefixes read both ways.
+        Encoder-decoder: tokens is the source (B, S), `target` (B, T) what the decoder reads, `at` and `doc` belong to the
+        target and `source_at` (B, S) to the source; or give `memory` from `encode` and the target as tokens.
+        `drop` switches dropout on. With a `cache` the tokens are added to it.
+        """
+        if target is not None:
+            memory = self.encode(tokens, at=source_at, drop=drop, kernel=kernel, listener=listener)
+            tokens = target
+        if self.encoder is not None and memory is None and not (cache and cache.layers[0].cross):
+            raise RequestError("this model has an encoder: give a source and a target, model(source, target)")
+        if self.encoder is None and memory is not None:
+            raise RequestError("this model has no encoder: give tokens only, model(tokens)")
+        places = self.places(tokens, at=at, doc=doc, cache=cache)
+        if cache is not None:
+            cache.start(places)
+        step = Step(places, prefix=prefix, drop=drop, kernel=kernel, listener=listener)
+        x = dropout(self.embed(tokens, places), self.config.dropout.embed, step.dropping(EMBED_SITE))  # (B, T, C)
+        return self.run(x, step, cache, memory)
+
+    def encode(
+        self,
+        source: Tensor,
+        *,
+        at: Tensor | None = None,
+        drop: DropKey | None = None,
+        kernel: str = "auto",
+        listener: Listener | None = None,
+    ) -> Memory:
+        """What the decoder reads of the source (B, S) int64; `at` (B, S) as in `states`."""
+        if self.encoder is None:
+            raise RequestError("this model has no encoder: give tokens only, model(tokens)")
+        places = self.places(source, at=at)
+        step = Step(places, drop=drop, kernel=kernel, listener=listener)
+        x = dropout(self.encoder.embed(source, places), self.encoder.dropout, step.dropping(ENCODER_SITE))  # (B, S, C)
+        return Memory(self.encoder.run(x, step).hidden, places)
+
+    def places(
+        self, tokens: Tensor, *, at: Tensor | None = None, doc: Tensor | None = None, cache: Cache | None = None
+    ) -> Places:
+        """Where the new tokens stand."""
+        if tokens.dim() != 2:
+            raise RequestError(f"tokens must be (B, T), two dims; these have {tokens.dim()}: {tuple(tokens.shape)}")
+        if at is not None:
+            places = Places(at, doc)
+        elif cache is not None:
+            places = cache.next_places(tokens.size(1))
+            places = Places(places.at, doc, places.first if doc is None else None)
+        else:
+            run = Places.run(0, tokens.size(1), tokens.device)
+            places = run if doc is None else Places(run.at, doc)
+        self._check_length(places)
+        return places
+
+    def _check_length(self, places: Places) -> None:
+        """Learned positions end at max_len; every other scheme can go on."""
+        if self.config.embed.position == "learned" and places.n:
+            last = places.first + places.n if places.first is not None else int(places.at.max()) + 1
+            if last > self.config.max_len:
+                raise RequestError(
+                    f"the text has {last} tokens; this model has learned positions for {self.config.max_len}. Shorten it."
+                )
+
+    def new_cache(self, batch: int, *, kind: str = "growing", capacity: int | None = None, margin: int = 0) -> Cache:
+        """An empty cache for `batch` rows, of the model's dtype and device (kinds: see Cache)."""
+        weight = self.embed.tokens.weight
+        specs = self.cache_specs()
+        options: dict[str, Any] = {"kind": kind, "capacity": capacity, "margin": margin}
+        return Cache(specs, batch=batch, dtype=weight.dtype, device=weight.device, **options)
+
+    def cache_specs(self) -> list[CacheSpec]:
+        """What each layer keeps per token."""
+        return [layer.attention.cache_spec() for layer in self.layers]  # type: ignore[union-attr, operator]
+
+
+EMBED_SITE, ENCODER_SITE = 1, 2

@@ -1,0 +1,137 @@
+"""Attention: every token looks at what it may see, weighs it, and takes the mixture."""
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from onehop.base.choices import Choices
+from onehop.config.attention import AttentionConfig
+from onehop.parts.cache import CacheSpec, LayerCache
+from onehop.parts.keys import Keys
+from onehop.parts.linear import Linear, SideBySide
+from onehop.parts.norm import NORMS
+from onehop.parts.places import Places
+from onehop.parts.position import PositionScheme
+from onehop.parts.score import score
+from onehop.parts.score_plain import weights
+from onehop.parts.score_rule import ScoreRule
+from onehop.parts.sight import Sees, Sight
+from onehop.parts.step import Step
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What an encoder hands to the decoder: hidden states (B, S, C) and the places they stand at."""
+
+    hidden: Tensor
+    places: Places
+
+
+class Heads(nn.Module):
+    """A projection (B, T, H·D) as heads (B, T, H, D), normalised head by head, all together, or not at all."""
+
+    def __init__(self, n_heads: int, cfg: AttentionConfig):
+        super().__init__()
+        self.shape = (n_heads, cfg.d_head)
+        qk, all_heads = cfg.qk_norm, n_heads * cfg.d_head
+        self.together = qk is not None and qk.span == "all"
+        width = all_heads if self.together else cfg.d_head
+        self.norm = nn.Identity() if qk is None else NORMS.get(qk.norm.kind)(width, qk.norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.together:
+            return self.norm(x).unflatten(-1, self.shape)  # (B, T, H, D)
+        return self.norm(x.unflatten(-1, self.shape))  # (B, T, H, D)
+
+
+class GroupedQueryAttention(nn.Module):
+    """Self-attention in which every key/value head serves n_heads / n_kv_heads query heads: (B, T, C) -> (B, T, C).
+
+    n_kv_heads = n_heads is multi-head (Vaswani et al. 2017, arXiv:1706.03762, section 3.2), 1 is multi-query (Shazeer 2019,
+    arXiv:1911.02150), between them grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245, section 2.2).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        cfg: AttentionConfig,
+        *,
+        position: PositionScheme,
+        change: nn.Module | None = None,
+        dropout: float = 0.0,
+        name: str = "attention",
+    ):
+        super().__init__()
+        self.name, self.site = name, zlib.crc32(name.encode())
+        self.wq = Linear(d_model, cfg.n_heads * cfg.d_head, bias=cfg.bias)
+        self.wk = Linear(d_model, cfg.n_kv_heads * cfg.d_head, bias=cfg.bias)
+        self.wv = Linear(d_model, cfg.n_kv_heads * cfg.d_head, bias=cfg.bias)
+        self.wo = Linear(cfg.n_heads * cfg.d_head, d_model, bias=cfg.bias_out)
+        self.qkv = SideBySide(self.wq, self.wk, self.wv)
+        self.q_heads, self.k_heads = Heads(cfg.n_heads, cfg), Heads(cfg.n_kv_heads, cfg)
+        self.kv_shape = (cfg.n_kv_heads, cfg.d_head)
+        self._shared = (position,)  # in a tuple: the stack owns the scheme, which several layers share
+        self.change = change
+        self.sinks = nn.Parameter(torch.zeros(cfg.n_heads)) if cfg.sinks else None
+        self.sees = Sees(cfg.sees, cfg.window)
+        self.scale, self.softcap, self.dropout = cfg.scale or 1 / math.sqrt(cfg.d_head), cfg.softcap, dropout
+
+    def forward(self, x: Tensor, step: Step, cache: LayerCache | None = None) -> Tensor:
+        """Let the new tokens x (B, T, C) look at themselves and the past -> (B, T, C)."""
+        q, k, v = self.qkv(x)
+        q, k = self.q_heads(q), self.k_heads(k)  # (B, T, H, D), (B, T, K, D)
+        v = v.unflatten(-1, self.kv_shape)  # (B, T, K, D)
+        q, k = self.position.turn(q, k, step)
+        keys = Keys(k, v, step.places) if cache is None else cache.extend(k=k, v=v)  # (B, S, K, D) twice
+        keys = self.position.turn_read(keys, step)
+        y = self.mix(q, keys, step, step.sight(self.sees, keys.places))  # (B, T, H, D)
+        return self.wo(y.flatten(-2))  # (B, T, C)
+
+    def mix(self, q: Tensor, keys: Keys, step: Step, sight: Sight) -> Tensor:
+        """The weighted mixture of values that each query (B, T, H, D) takes -> (B, T, H, D)."""
+        rule = self.rule().dropping(step.dropping(self.site))
+        q = step.tap(f"{self.name}.q", q)
+        if step.wants(f"{self.name}.weights"):
+            step.tap(f"{self.name}.weights", weights(q, keys, rule, sight))  # (B, H, T, S)
+        return step.tap(f"{self.name}.mixed", score(q, keys, rule, sight, kernel=step.kernel))
+
+    @property
+    def position(self) -> PositionScheme:
+        """The position scheme, which the layers of a stack share."""
+        return self._shared[0]
+
+    def rule(self) -> ScoreRule:
+        """What happens between q·k and the softmax here."""
+        bias = self.position if self.position.biases else None
+        return ScoreRule(self.scale, self.softcap, bias, self.change, self.sinks, self.dropout)
+
+    def cache_spec(self) -> CacheSpec:
+        """What this layer keeps per token."""
+        return CacheSpec({"k": self.kv_shape, "v": self.kv_shape}, self.sees.window)
+
+
+class CrossAttention(GroupedQueryAttention):
+    """Attention of the decoder's tokens over the encoder's output, which is read once (arXiv:1706.03762, section 3.2.3)."""
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, step: Step, cache: LayerCache | None = None, memory: Memory | None = None
+    ) -> Tensor:
+        """x (B, T, C) looks at memory (B, S, C), or at the keys that an earlier step made of it -> (B, T, C)."""
+        q = self.q_heads(self.wq(x))  # (B, T, H, D)
+        keys = cache.cross if cache is not None and cache.cross is not None else self.read(memory)
+        if cache is not None:
+            cache.cross = keys
+        y = self.mix(q, keys, step, step.sight(self.sees, keys.places))  # (B, T, H, D)
+        return self.wo(y.flatten(-2))  # (B, T, C)
+
+    def read(self, memory: Memory | None) -> Keys:
+        """Keys and values (B, S, K, D) of the encoder's output."""
+        assert memory is not None, "the first step of a decoder needs the encoder's output"
+        k = self.k_heads(self.wk(memory.hidden))  # (B, S, K, D)
+        return Keys(k, self.wv(memory.hidden).unflatten(-1, self.kv_shape), memory.places)
+
+
+ATTENTIONS: Choices[type[GroupedQueryAttention]] = Choices("attention", {"grouped": GroupedQueryAttention})

@@ -1,0 +1,81 @@
+"""What one forward pass shares between its layers: where tokens stand, who sees whom, angles, dropout, listeners."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+from onehop.parts.dropout import DropKey
+from onehop.parts.places import Places
+from onehop.parts.position import PositionScheme
+from onehop.parts.sight import Sees, Sight
+
+
+class Listener(Protocol):
+    """Hears activations by name; what it returns takes their place."""
+
+    def wants(self, name: str) -> bool:
+        """Whether this activation should be shown (some are computed only then)."""
+        ...
+
+    def hear(self, name: str, value: Tensor) -> Tensor:
+        """Look at an activation, and return it or another of the same shape."""
+        ...
+
+
+class Step:
+    """One pass of T new tokens. Everything that depends on positions alone is computed once and kept for all layers."""
+
+    def __init__(
+        self,
+        places: Places,
+        *,
+        prefix: Tensor | None = None,
+        drop: DropKey | None = None,
+        kernel: str = "auto",
+        listener: Listener | None = None,
+    ):
+        self.places, self.prefix, self.drop, self.kernel = places, prefix, drop, kernel
+        self.listener = listener
+        self._sights: dict[tuple[Sees, int, int], Sight] = {}
+        self._angles: dict[tuple[object, int, object], tuple[Tensor, Tensor]] = {}
+        self._kept: list[object] = []  # keeps what `id` stands for alive
+
+    def sight(self, sees: Sees, keys: Places, queries: Places | None = None) -> Sight:
+        """Who sees whom among the new tokens (or `queries`) and `keys`."""
+        q = self.places if queries is None else queries
+        return self._once(self._sights, (sees, id(q), id(keys)), lambda: Sight(sees, q, keys, prefix=self.prefix), keys, q)
+
+    def angles(self, scheme: PositionScheme, places: Places, like: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin of a rotary scheme at `places`, for activations like `like`."""
+
+        def compute() -> tuple[Tensor, Tensor]:
+            length = places.at.amax(dim=1) + 1 if scheme.at_read else None  # (B,)
+            return scheme.angles(places.at, dtype=like.dtype, length=length)
+
+        return self._once(self._angles, (scheme.key, id(places), like.dtype), compute, places)
+
+    def real(self) -> Tensor | None:
+        """(B, T) bool: which new tokens are not padding; None if all are real."""
+        return self.places.real()
+
+    def tap(self, name: str, value: Tensor) -> Tensor:
+        """Show an activation to the listener, if there is one."""
+        return value if self.listener is None else self.listener.hear(name, value)
+
+    def wants(self, name: str) -> bool:
+        """Whether someone wants to see the activation `name`."""
+        return self.listener is not None and self.listener.wants(name)
+
+    def dropping(self, *site: int) -> DropKey | None:
+        """The dropout key of one site, or None outside training."""
+        key = self.drop
+        for part in site:
+            key = None if key is None else key.at(part)
+        return key
+
+    def _once(self, table: dict, key: tuple, make: Callable, *keep: object):  # type: ignore[no-untyped-def, type-arg]
+        if key not in table:
+            table[key] = make()
+            self._kept.extend(keep)
+        return table[key]
