@@ -11,13 +11,19 @@ from onehop.config.model import (
     ModelConfig,
     StackConfig,
 )
+from onehop.config.named import presets
 from onehop.config.norm import LayerNormConfig, NormConfig, RMSNormConfig
+from onehop.config.overrides import spelling
+from onehop.config.own import load_own
 from onehop.config.position import AlibiConfig, PositionConfig, RopeConfig, T5Config
+from onehop.config.read import Loaded, model_from_dict, read
 from onehop.config.recipe import DataConfig, Kernel, Recipe, TrainConfig
+from onehop.config.write import to_dict, to_json, to_toml
 
 __all__ = [
     "AlibiConfig", "AttentionConfig", "BlockConfig", "DataConfig", "DropoutConfig", "EmbedConfig", "EncoderConfig",
-    "FFNConfig", "GatedConfig", "HeadConfig", "Kernel", "LayerNormConfig", "MoEConfig", "ModelConfig", "NormConfig",
-    "PlainConfig", "PositionConfig", "QKNormConfig", "RMSNormConfig", "Recipe", "RopeConfig", "ScoreConfig",
-    "StackConfig", "T5Config", "TrainConfig",
+    "FFNConfig", "GatedConfig", "HeadConfig", "Kernel", "LayerNormConfig", "Loaded", "MoEConfig", "ModelConfig",
+    "NormConfig", "PlainConfig", "PositionConfig", "QKNormConfig", "RMSNormConfig", "Recipe", "RopeConfig",
+    "ScoreConfig", "StackConfig", "T5Config", "TrainConfig", "load_own", "model_from_dict", "presets", "read",
+    "spelling", "to_dict", "to_json", "to_toml",
 ]  # fmt: skip

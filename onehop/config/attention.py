@@ -11,10 +11,12 @@ from onehop.config.position import Position, RopeConfig
 
 
 class QKNormConfig(Part):
-    """A norm on q and k before their product. Henry et al. 2020, arXiv:2010.04245 (with a learned weight: 2302.05442)."""
+    """A norm on q and k before their product. Henry et al. 2020, arXiv:2010.04245; 2302.05442."""
 
     norm: Norm
-    span: Literal["head", "all"] = Field("head", description="normalise each head by itself, or all heads as one vector")
+    span: Literal["head", "all"] = Field(
+        "head", description="normalise each head by itself, or all heads as one vector"
+    )
 
 
 class ScoreConfig(Kind):
@@ -42,12 +44,14 @@ class AttentionConfig(Kind):
     sees: Literal["causal", "prefix", "all"] = Field(
         "causal", description="who sees whom: the past; the past and a prefix in both directions; everything"
     )
-    window: int | None = Field(None, ge=1, description="tokens seen backwards, the own one included; none: all")
+    window: int | None = Field(
+        None, ge=1, description="keys at a distance below it are seen (with sees=all, on both sides); none: all"
+    )
     softcap: float | None = Field(None, gt=0, description="scores become cap · tanh(score / cap), before the mask")
     scale: float | None = Field(None, gt=0, description="multiplies q·k; none: 1/sqrt(d_head)")
     sinks: bool = Field(False, description="a learned score per head that takes weight and gives nothing back")
     position: Position = Field(default_factory=RopeConfig, description="position scheme: rope, alibi, t5 or none")
-    score: Annotated[SerializeAsAny[ScoreConfig] | None, BeforeValidator(lambda v: v and by_kind(SCORES)(v))] = Field(
+    score: Annotated[SerializeAsAny[ScoreConfig] | None, BeforeValidator(by_kind(SCORES))] = Field(
         None, description="a score rule of your own (model.parts)"
     )
 

@@ -47,7 +47,9 @@ class MoEConfig(FFNConfig):
     gate: Literal["softmax", "sigmoid"] = Field("softmax", description="how router logits become weights")
     renormalise: bool = Field(True, description="divide the chosen weights by their sum")
     routed_scale: float = Field(1.0, gt=0, description="multiplies the routed experts' sum")
-    d_ff_shared: int | None = Field(None, ge=1, description="inner width of the expert that every token visits; none: no such")
+    d_ff_shared: int | None = Field(
+        None, ge=1, description="inner width of the expert that every token visits; none: no such"
+    )
     balance: Literal["loss", "bias", "none"] = Field(
         "loss", description="Switch's auxiliary loss; DeepSeek-V3's bias on the choice, moved after each step; nothing"
     )

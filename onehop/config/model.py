@@ -4,15 +4,19 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
+from pydantic.fields import FieldInfo
 
+from onehop.base.errors import ConfigError
 from onehop.config.attention import Attention
+from onehop.config.expand import expand_blocks
 from onehop.config.ffn import FFN
 from onehop.config.norm import Norm, NormConfig, RMSNormConfig
-from onehop.config.part import Part, as_tuple
-from onehop.config.raw import expand_blocks
-from onehop.config.rules import check
+from onehop.config.part import Part, as_tuple, broken_rule, parse_all
+from onehop.config.raw import COMMON, names_in
+from onehop.config.rules import faults
 
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
+Pattern = Annotated[tuple[str, ...], BeforeValidator(lambda value: names_in(value) or value)]
 
 
 class BlockConfig(Part):
@@ -25,7 +29,8 @@ class BlockConfig(Part):
     norm: Norm = Field(default_factory=RMSNormConfig, description="the norm used throughout the block")
     norm_in: bool = Field(True, description="normalise the input of each sublayer (pre-norm)")
     norm_out: Literal["none", "inside", "outside"] = Field(
-        "none", description="normalise each sublayer's output before the residual sum (inside) or the sum itself (outside)"
+        "none",
+        description="normalise each sublayer's output before the residual sum (inside) or the sum itself (outside)",
     )
     parallel: Literal["no", "one norm", "two norms"] = Field(
         "no", description="attention and ffn side by side, reading one shared norm or one each"
@@ -62,13 +67,33 @@ class DropoutConfig(Part):
         return bool(self.embed or self.attention or self.residual)
 
 
+def _parse_blocks(raw: Any) -> Any:
+    """Blocks one by one, so that a finding is located by a block's name and not by its number."""
+    if not isinstance(raw, list | tuple):
+        return raw
+    return parse_all(BlockConfig, raw, [_name_of(block) for block in raw])
+
+
+def _name_of(block: Any) -> str:
+    return str(block.get("name", "?") if isinstance(block, dict) else getattr(block, "name", "?"))
+
+
 class StackConfig(Part):
-    """Blocks and the order in which they follow each other."""
+    """Blocks and the order in which they follow each other.
+
+    Besides its fields it takes every field of BlockConfig (`attention=…, ffn=…, norm=…`): set in all its blocks.
+    """
 
     n_layers: int = Field(ge=1, description="blocks in the stack")
-    blocks: tuple[BlockConfig, ...] = Field(description="the different blocks, by name")
-    pattern: Names = Field(description="block names, cycled over the layers (left out: all blocks in turn)")
+    blocks: Annotated[tuple[BlockConfig, ...], BeforeValidator(_parse_blocks)] = Field(
+        description="the different blocks, by name"
+    )
+    pattern: Pattern = Field(description="block names, cycled over the layers (left out: all blocks in turn)")
     final_norm: Norm = Field(default_factory=RMSNormConfig, description="norm after the last block")
+
+    @classmethod
+    def user_fields(cls) -> dict[str, FieldInfo]:
+        return {**cls.model_fields, **{name: BlockConfig.model_fields[name] for name in COMMON}}
 
     def layers(self) -> Iterator[BlockConfig]:
         """The block of each layer, first to last."""
@@ -87,10 +112,12 @@ class EncoderConfig(StackConfig):
 class ModelConfig(StackConfig):
     """An architecture, completely: equal configs build equal models.
 
-    Besides its fields it takes every field of BlockConfig (`attention=…, ffn=…, norm=…`): set in all blocks.
+    `preset=…` starts from a named shape, over which the other keys are laid.
     """
 
-    vocab_size: int | None = Field(None, ge=1, description="rows of the embedding; left out in a recipe: the tokenizer's")
+    vocab_size: int | None = Field(
+        None, ge=1, description="rows of the embedding; left out in a recipe: the tokenizer's"
+    )
     d_model: int = Field(ge=1, description="width of the residual stream")
     max_len: int = Field(ge=1, description="longest text, in tokens")
     embed: EmbedConfig = Field(default_factory=EmbedConfig, description="token embedding and absolute positions")
@@ -100,6 +127,11 @@ class ModelConfig(StackConfig):
     init_std: float = Field(0.02, gt=0, description="standard deviation of fresh weights, before depth scaling")
     parts: Names = Field((), description="files with parts of your own, for example my_parts.py")
 
+    @classmethod
+    def user_fields(cls) -> dict[str, FieldInfo]:
+        preset = FieldInfo(annotation=str | None, default=None, description="a named shape to start from")
+        return {"preset": preset, **super().user_fields()}
+
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, raw: Any) -> Any:
@@ -107,9 +139,16 @@ class ModelConfig(StackConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check(self)
+        for text in faults(self):
+            raise broken_rule(text)
         return self
 
     def with_vocab(self, vocab_size: int) -> "ModelConfig":
         """The same architecture for a tokenizer of `vocab_size` ids."""
-        return self.model_copy(update={"vocab_size": vocab_size})
+        return ModelConfig.model_validate({**dict(self), "vocab_size": vocab_size})
+
+    def need_vocab(self) -> int:
+        """vocab_size, which only a recipe may leave out. Raises ConfigError."""
+        if self.vocab_size is None:
+            raise ConfigError("vocab_size is left out: only a recipe may leave it to the tokenizer. Set vocab_size=…")
+        return self.vocab_size

@@ -33,7 +33,5 @@ class LayerNormConfig(NormConfig):
     bias: bool = Field(True, description="whether the norm has a learned bias")
 
 
-NORMS: Choices[type[NormConfig]] = Choices(
-    "norm", {"rms": RMSNormConfig, "layer": LayerNormConfig, "none": NormConfig}
-)
+NORMS: Choices[type[NormConfig]] = Choices("norm", {"rms": RMSNormConfig, "layer": LayerNormConfig, "none": NormConfig})
 Norm = Annotated[SerializeAsAny[NormConfig], BeforeValidator(by_kind(NORMS, default="rms"))]

@@ -40,13 +40,15 @@ class DynamicScaling(ScalingConfig):
 
 
 class YarnScaling(ScalingConfig):
-    """YaRN: interpolate slow pairs, keep fast ones, ramp between; warm the scores. arXiv:2309.00071, section 3.2-3.4."""
+    """YaRN: interpolate slow pairs, keep fast ones, ramp between; warm the scores. arXiv:2309.00071, 3.2-3.4."""
 
     kind: Literal["yarn"] = "yarn"
     factor: float = Field(gt=0, description="how many times longer")
     original_max_len: int = Field(ge=1, description="tokens that the model was trained on before stretching")
     beta_fast: float = Field(32.0, gt=0, description="turns within the original length above which a pair is kept")
-    beta_slow: float = Field(1.0, gt=0, description="turns within the original length below which a pair is interpolated")
+    beta_slow: float = Field(
+        1.0, gt=0, description="turns within the original length below which a pair is interpolated"
+    )
     attention_factor: float | None = Field(None, description="multiplies cos and sin; none: 0.1 ln(factor) + 1")
     mscale: float | None = Field(None, description="DeepSeek's numerator: 0.1 · mscale · ln(factor) + 1")
     mscale_all_dim: float | None = Field(None, description="DeepSeek's denominator, likewise")
@@ -58,7 +60,9 @@ class Llama3Scaling(ScalingConfig):
 
     kind: Literal["llama3"] = "llama3"
     factor: float = Field(gt=0, description="how many times longer")
-    low_freq_factor: float = Field(1.0, gt=0, description="original length / wavelength below which a pair is interpolated")
+    low_freq_factor: float = Field(
+        1.0, gt=0, description="original length / wavelength below which a pair is interpolated"
+    )
     high_freq_factor: float = Field(4.0, gt=0, description="original length / wavelength above which a pair is kept")
     original_max_len: int = Field(ge=1, description="tokens that the model was trained on before stretching")
 
@@ -101,8 +105,8 @@ class RopeConfig(PositionConfig):
     kind: Literal["rope"] = "rope"
     theta: float = Field(10000.0, gt=0, description="base of the wavelengths")
     width: int | None = Field(None, ge=2, description="leading dims of each head that turn (partial rotary); none: all")
-    scaling: Annotated[SerializeAsAny[ScalingConfig] | None, BeforeValidator(lambda v: v and by_kind(SCALINGS)(v))] = (
-        Field(None, description="how to stretch beyond the trained length")
+    scaling: Annotated[SerializeAsAny[ScalingConfig] | None, BeforeValidator(by_kind(SCALINGS))] = Field(
+        None, description="how to stretch beyond the trained length"
     )
 
 
@@ -113,7 +117,7 @@ class AlibiConfig(PositionConfig):
 
 
 class T5Config(PositionConfig):
-    """A learned bias for each bucket of distance and head, one table per stack. Raffel et al. 2019, arXiv:1910.10683."""
+    """A learned bias for each bucket of distance and head, one table per stack. Raffel et al. 2019, 1910.10683."""
 
     kind: Literal["t5"] = "t5"
     n_buckets: int = Field(32, ge=2, description="rows of the table")

@@ -1,13 +1,13 @@
-"""Config as nested dicts, before it is checked: layers of them merged, short forms written out."""
+"""Config as nested dicts, before it is checked: layers of them merged, the later over the earlier."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onehop.base.choices import Choices
-from onehop.base.errors import ConfigError
 from onehop.config.attention import ATTENTIONS, SCORES
 from onehop.config.ffn import FFNS
 from onehop.config.norm import NORMS
+from onehop.config.part import broken_rule
 from onehop.config.position import POSITIONS, SCALINGS
 
 Raw = dict[str, Any]
@@ -25,106 +25,120 @@ KINDS: dict[str, Choices[Any]] = {
 }
 # Fields of a block that may be given once for all blocks of a stack.
 COMMON = ("attention", "cross", "ffn", "norm", "norm_in", "norm_out", "parallel", "residual_scale")
+# Keys that only serve one value of another key: when a later layer changes that one, an earlier layer's are dropped.
+SERVES: dict[str, dict[str, tuple[str, ...]]] = {
+    "ffn": {"balance": ("balance_weight", "balance_rate")},
+    "data": {
+        "corpus": ("files", "n_documents", "separator", "jsonl_field"),
+        "files": ("corpus", "n_documents", "separator", "jsonl_field"),
+        "tokenizer": ("vocab_size",),
+    },
+}
 
 
 def merge(low: Any, high: Any, field: str = "") -> Any:
     """`high` laid over `low`: tables key by key, everything else replaced."""
     table = KINDS.get(field)
-    if table is not None and isinstance(low, dict) and isinstance(high, str):
-        high = {"kind": high}
-    if table is not None and isinstance(low, str) and isinstance(high, dict):
-        low = {"kind": low}
+    if table is not None:
+        low, high = _as_table(low, table), _as_table(high, table)
     if not (isinstance(low, dict) and isinstance(high, dict)):
         return high
     kind = high.get("kind")
-    if table is not None and kind is not None and kind != low.get("kind") and kind in table:
+    if table is not None and isinstance(kind, str) and kind != low.get("kind") and kind in table:
         low = {key: value for key, value in low.items() if key in table.get(kind).model_fields}
+    for switch, served in SERVES.get(field, {}).items():
+        if switch in high and high[switch] != low.get(switch):
+            low = {key: value for key, value in low.items() if key not in served}
     return {**low, **{key: merge(low.get(key), value, key) for key, value in high.items()}}
 
 
-def merge_stacks(layers: Sequence[Raw]) -> Raw:
-    """Layers of a model or encoder table, first to last, as one table whose blocks are written out.
+def merge_stacks(layers: Sequence[Raw], where: str = "") -> Raw:
+    """Layers of a model or encoder table, first to last, as one table whose blocks are written out by name.
 
-    Within a layer a block's own keys win over the common ones; a later layer wins over an earlier one.
+    Within a layer a block's own keys win over the common ones; a later layer wins over an earlier one, and its
+    `pattern` drops the blocks of earlier layers that it does not name. `where` is the path of the table.
     """
-    layers = [_named_blocks(layer) for layer in layers]
-    names = list(dict.fromkeys(name for layer in layers for name in layer.get("blocks", {}))) or ["block"]
-    plain = [{k: v for k, v in layer.items() if k not in (*COMMON, "blocks", "encoder")} for layer in layers]
+    layers = [with_named_blocks(layer, where) for layer in layers]
+    names = _block_names(layers)
     out: Raw = {}
-    for layer in plain:
-        out = merge(out, layer)
+    for layer in layers:
+        out = merge(out, {k: v for k, v in layer.items() if k not in (*COMMON, "blocks", "encoder")})
     out["blocks"] = {name: {} for name in names}
     for layer in layers:
         common = {k: layer[k] for k in COMMON if k in layer}
         for name in names:
-            own = merge(common, layer.get("blocks", {}).get(name, {}))
-            out["blocks"][name] = merge(out["blocks"][name], own)
-    encoders = [layer["encoder"] for layer in layers if layer.get("encoder")]
-    if encoders:
-        out["encoder"] = merge_stacks(encoders)
+            own = _merge_block(common, layer.get("blocks", {}).get(name, {}))
+            out["blocks"][name] = _merge_block(out["blocks"][name], own)
+    given = [layer["encoder"] for layer in layers if "encoder" in layer]
+    if given:
+        out["encoder"] = _encoder(given, where)
     return out
 
 
-def expand_blocks(raw: Raw) -> Raw:
-    """A model table with every block complete: common fields spread, n_kv_heads, d_head and pattern filled in."""
-    out = merge_stacks([raw])
-    for stack in (out, out.get("encoder")):
-        if not stack:
-            continue
-        for block in stack["blocks"].values():
-            _fill_heads(block, out.get("d_model"))
-        stack["pattern"] = stack.get("pattern") or list(stack["blocks"])
-        stack["blocks"] = [{"name": name, **block} for name, block in stack["blocks"].items()]
-    return out
+def block_names(layer: Raw) -> list[str]:
+    """The blocks that one layer of a stack names."""
+    return list(with_named_blocks(layer, "").get("blocks", {}))
 
 
-def _fill_heads(block: Raw, d_model: Any) -> None:
-    for field in ("attention", "cross"):
-        attention = block.get(field)
-        if not isinstance(attention, dict) or not attention.get("n_heads"):
-            continue
-        attention = {k: v for k, v in attention.items() if v is not None or k not in ("n_kv_heads", "d_head")}
-        attention.setdefault("n_kv_heads", attention["n_heads"])
-        if "d_head" not in attention and isinstance(d_model, int):
-            attention["d_head"] = _d_head(d_model, attention["n_heads"])
-        if field == "cross":
-            attention = {"sees": "all", "position": {"kind": "none"}, **attention}
-        block[field] = attention
+def names_in(pattern: Any) -> list[str]:
+    """The block names of a pattern in any of its forms."""
+    words = pattern.split(",") if isinstance(pattern, str) else pattern
+    return [str(word).strip() for word in words] if isinstance(words, list | tuple) else []
 
 
-def _d_head(d_model: int, n_heads: Any) -> Any:
-    try:
-        heads = int(n_heads)
-    except (TypeError, ValueError):
-        return None  # the field's own check names the fault
-    if heads < 1 or d_model % heads:
-        raise ConfigError(
-            f"attention.n_heads={n_heads} does not divide d_model={d_model}. "
-            f"Use {_near_divisor(d_model, heads)} heads, or give attention.d_head."
-        )
-    return d_model // heads
+def _merge_block(low: Any, high: Any) -> Any:
+    """One block over another; what is not a table is left for the block's own check."""
+    return {**low, **{k: merge(low.get(k), v, k) for k, v in high.items()}} if isinstance(high, dict) else high
 
 
-def _near_divisor(n: int, near: int) -> int:
-    return min((d for d in range(1, n + 1) if n % d == 0), key=lambda d: abs(d - near))
+def _encoder(given: Sequence[Any], where: str) -> Any:
+    """The encoder tables since the last one that said none."""
+    if given[-1] is None or given[-1] == "none":
+        return None
+    since = max((i + 1 for i, table in enumerate(given) if table is None or table == "none"), default=0)
+    tables = given[since:]
+    return merge_stacks(tables, f"{where}encoder.") if all(isinstance(t, dict) for t in tables) else tables[-1]
 
 
-def _named_blocks(layer: Raw) -> Raw:
+def _block_names(layers: Sequence[Raw]) -> list[str]:
+    names: dict[str, None] = {}
+    for layer in layers:
+        own = layer.get("blocks", {})
+        if layer.get("pattern"):
+            named = names_in(layer["pattern"])
+            names = {name: None for name in names if name in named}
+        names.update(dict.fromkeys(own))
+    return list(names) or ["block"]
+
+
+def with_named_blocks(layer: Raw, where: str) -> Raw:
     """Blocks as {name: table}, also where they came as a list of tables or of finished configs."""
     blocks = layer.get("blocks")
     if blocks is None or isinstance(blocks, Mapping):
         named = {str(k): _plain(v) for k, v in (blocks or {}).items()}
-    else:
+    elif isinstance(blocks, list | tuple):
         named = {}
         for block in map(_plain, blocks):
-            if "name" not in block:
-                raise ConfigError("model.blocks: each block of a list needs a name")
+            if not isinstance(block, dict) or not isinstance(block.get("name"), str):
+                raise broken_rule(f"{where}blocks: each block of a list needs a name")
             if block["name"] in named:
-                raise ConfigError(f"model.blocks: the name {block['name']!r} occurs twice. Give each block its own.")
+                raise broken_rule(f"{where}blocks: the name {block['name']!r} occurs twice. Give each block its own.")
             named[block["name"]] = block
-    named = {name: {k: v for k, v in block.items() if k != "name"} for name, block in named.items()}
+    else:
+        raise broken_rule(f"{where}blocks={blocks!r}: needs a table for each block")
+    named = {
+        name: {k: v for k, v in block.items() if k != "name"} if isinstance(block, dict) else block
+        for name, block in named.items()
+    }
     out = {k: (_plain(v) if k in (*COMMON, "encoder") else v) for k, v in layer.items()}
     return {**out, "blocks": named} if named else {k: v for k, v in out.items() if k != "blocks"}
+
+
+def _as_table(value: Any, table: Choices[Any]) -> Any:
+    """The short form 'rope' as {'kind': 'rope'}, and the word none as None where no kind is called so."""
+    if not isinstance(value, str):
+        return value
+    return None if value == "none" and "none" not in table else {"kind": value}
 
 
 def _plain(value: Any) -> Any:

@@ -4,9 +4,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from onehop.base.errors import ConfigError
 from onehop.config.model import ModelConfig, Names
-from onehop.config.part import Part
+from onehop.config.part import Part, broken_rule
 
 Kernel = Literal["auto", "plain", "tiled", "fused"]
 
@@ -16,8 +15,12 @@ class DataConfig(Part):
 
     corpus: str | None = Field(None, description="a built-in corpus: fables or python-stdlib")
     files: Names = Field((), description="files, folders or globs with text (.txt, .md, source code, .jsonl …)")
-    n_documents: int | None = Field(None, ge=1, description="documents to take; none: all (an endless corpus needs a number)")
-    separator: str | None = Field(None, description="splits a plain file into documents; none: one file is one document")
+    n_documents: int | None = Field(
+        None, ge=1, description="documents to take; none: all (an endless corpus needs a number)"
+    )
+    separator: str | None = Field(
+        None, description="splits a plain file into documents; none: one file is one document"
+    )
     jsonl_field: str = Field("text", description="the field of each JSON line that holds the text")
     tokenizer: str = Field("bpe", description="bpe (trained on the text), characters, or the path of a tokenizer.json")
     vocab_size: int = Field(1024, ge=258, description="size of a trained bpe")
@@ -30,7 +33,7 @@ class DataConfig(Part):
     @model_validator(mode="after")
     def _one_source(self) -> "DataConfig":
         if self.corpus is not None and self.files:
-            raise ConfigError(f"data.corpus={self.corpus} and data.files={','.join(self.files)}: give one of the two")
+            raise broken_rule(f"corpus={self.corpus} and data.files={','.join(self.files)}: give one of the two")
         return self
 
 
@@ -39,7 +42,9 @@ class TrainConfig(Part):
 
     steps: int = Field(ge=0, description="optimizer steps")
     batch_size: int = Field(ge=1, description="rows per step")
-    micro_batch: int | None = Field(None, ge=1, description="rows per forward pass; must divide batch_size; none: all at once")
+    micro_batch: int | None = Field(
+        None, ge=1, description="rows per forward pass; must divide batch_size; none: all at once"
+    )
     context: int | None = Field(None, ge=2, description="tokens per row; none: model.max_len")
     lr: float = Field(1e-3, gt=0, description="highest learning rate")
     lr_end: float = Field(0.1, ge=0, le=1, description="last learning rate as a share of the highest")
@@ -64,14 +69,14 @@ class TrainConfig(Part):
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":
         if self.micro_batch is not None and self.batch_size % self.micro_batch:
-            raise ConfigError(
-                f"train.micro_batch={self.micro_batch} must divide train.batch_size={self.batch_size}. "
+            raise broken_rule(
+                f"micro_batch={self.micro_batch} must divide train.batch_size={self.batch_size}. "
                 "Every row has to be seen once per step."
             )
         if self.warmup > self.steps:
-            raise ConfigError(f"train.warmup={self.warmup} is longer than train.steps={self.steps}. Use a smaller warmup.")
+            raise broken_rule(f"warmup={self.warmup} is longer than train.steps={self.steps}. Use a smaller warmup.")
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigError(f"train.betas={self.betas} must lie in [0, 1)")
+            raise broken_rule(f"betas={self.betas} must lie in [0, 1)")
         return self
 
 
@@ -87,10 +92,10 @@ class Recipe(Part):
     @model_validator(mode="after")
     def _fits(self) -> "Recipe":
         if self.train.context is not None and self.train.context > self.model.max_len:
-            raise ConfigError(
+            raise broken_rule(
                 f"train.context={self.train.context} is longer than model.max_len={self.model.max_len}. "
                 "Shorten the rows or raise model.max_len."
             )
         if self.data.corpus is None and not self.data.files:
-            raise ConfigError("no text to train on: set data.files=FILE,… or data.corpus=fables")
+            raise broken_rule("no text to train on: set data.files=FILE,… or data.corpus=fables")
         return self

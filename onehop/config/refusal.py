@@ -1,56 +1,97 @@
-"""pydantic's findings as one line each: path, what was given, what is needed."""
+"""pydantic's findings as one line: the path that the user wrote, what was given, what is needed, a way out."""
 
-from collections.abc import Iterable
-from typing import Any, get_args
+import difflib
 
 from pydantic import BaseModel, ValidationError
 
-from onehop.base.errors import ConfigError, nearest
+from onehop.base.errors import ConfigError
+from onehop.config.keys import NAME, classes, known_keys, pattern_of, user_fields
+
+_ORDER = {"extra_forbidden": 0, "missing": 2}  # an unknown key explains a missing one, so it is told first
+_OWN = ("rule", "value", "unknown_kind")
 
 
-def refusal(error: ValidationError, root: type[BaseModel], prefix: str = "") -> ConfigError:
-    """The first finding of `error` as a ConfigError; an unknown key is answered with the nearest known one."""
-    finding = error.errors()[0]
-    path = prefix + ".".join(str(step) for step in finding["loc"])
-    given = finding.get("input")
-    if finding["type"] == "extra_forbidden":
-        return ConfigError(unknown_key(path, known_keys(root, prefix)))
-    if finding["type"] == "missing":
+class UnknownKind(ConfigError):
+    """A kind that no table knows: perhaps a part of the user's own whose file was not named."""
+
+
+def refusal(error: ValidationError, root: type[BaseModel]) -> ConfigError:
+    """The most telling finding of `error` as a ConfigError."""
+    finding = min(error.errors(), key=lambda f: _ORDER.get(f["type"], 1))
+    kind, given, message = finding["type"], finding.get("input"), finding["msg"]
+    path = user_path(finding["loc"])
+    if kind == "extra_forbidden":
+        return ConfigError(unknown_key(path, root))
+    if kind == "missing":
         return ConfigError(f"{path} is missing: it has no default. Set {path}=…")
+    if kind == "unknown_kind":
+        return UnknownKind(path + message)
+    if kind in _OWN:
+        return ConfigError(path + (f".{message}" if path and kind == "rule" else message))
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        message = f"needs a table of keys, for example {path}.{_first_key(path, root)}=…"
+    elif kind == "value_error":
+        message = message.removeprefix("Value error, ")
     shown = repr(given) if len(repr(given)) < 80 else f"{repr(given)[:77]}…"
-    return ConfigError(f"{path}={shown}: {finding['msg'][0].lower()}{finding['msg'][1:]}")
+    return ConfigError(f"{path}={shown}: {message[0].lower()}{message[1:]}" if path else f"{message} (not {shown})")
 
 
-def unknown_key(path: str, known: Iterable[str]) -> str:
-    """'train.step does not exist. Did you mean train.steps?', looking at the whole path, then at its last word."""
-    known = list(known)
-    last = path.rsplit(".", 1)[-1]
-    same_word = [key for key in known if key.rsplit(".", 1)[-1] == last]
-    close = same_word[0] if same_word else nearest(path, known)
-    if close is None:
-        word = nearest(last, {key.rsplit(".", 1)[-1] for key in known})
-        close = next((key for key in known if key.rsplit(".", 1)[-1] == word), None)
-    return f"{path} does not exist. " + (f"Did you mean {close}?" if close else "See onehop train --help for the keys.")
+def user_path(loc: tuple[int | str, ...]) -> str:
+    """Where a finding lies, as a key that can be typed: 'blocks.*' is every block, which needs no name."""
+    words = [str(step) for step in loc]
+    for i in range(len(words) - 1, 0, -1):
+        if words[i] == "*" and words[i - 1] == "blocks":
+            del words[i - 1 : i + 1]
+    return ".".join(words)
 
 
-def known_keys(root: type[BaseModel], prefix: str = "") -> list[str]:
-    """Dotted paths of all fields below `root`; a field that comes in kinds contributes the keys of every kind."""
-    keys: dict[str, None] = {}
-    for name, field in root.model_fields.items():
-        keys[prefix + name] = None
-        for cls in _models(field.annotation):
-            for sub in (cls, *_subclasses(cls)):
-                keys.update(dict.fromkeys(known_keys(sub, f"{prefix}{name}.")))
-    return list(keys)
+def unknown_key(path: str, root: type[BaseModel]) -> str:
+    """'train.step does not exist. Did you mean train.steps?': a sibling, else the same word or a like one elsewhere."""
+    above, _, word = path.rpartition(".")
+    keys = list(known_keys(root))
+    table = pattern_of(above)
+    siblings = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == table]
+    if word in siblings:  # known, but for another kind of this part
+        return f"{path} does not exist for this kind of {above}. It belongs to {_owners(above, word, root)}."
+    close = [(_likeness(word, key, key.rpartition(".")[0] == table), key) for key in keys]
+    score, best = max(close, key=lambda pair: (pair[0], _shared(pair[1], path), -pair[1].count(".")))
+    if score >= 0.6:
+        shown = f"{above}.{best.rpartition('.')[2]}" if above and best.rpartition(".")[0] == table else best
+        return f"{path} does not exist. Did you mean {shown}?"
+    known = ", ".join(sorted(set(siblings)))
+    return f"{path} does not exist. " + (f"{above or 'A config'} knows: {known}." if known else "Leave it out.")
 
 
-def _subclasses(cls: type) -> Iterable[type]:
-    for sub in cls.__subclasses__():
-        yield sub
-        yield from _subclasses(sub)
+def fields_at(path: str, root: type[BaseModel]) -> list[type[BaseModel]]:
+    """The classes that may stand at a path below `root`."""
+    return [cls for field in known_keys(root).get(pattern_of(path), []) for cls in classes(field)] if path else [root]
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [m for arg in get_args(annotation) for m in _models(arg)]
+def _owners(path: str, word: str, root: type[BaseModel]) -> str:
+    """The kinds of the part at `path` that have the key `word`."""
+    found = {
+        str(cls.model_fields["kind"].default): None
+        for cls in fields_at(path, root)
+        if word in user_fields(cls) and "kind" in cls.model_fields
+    }
+    return " and ".join(f"{path}.kind={kind}" for kind in found)
+
+
+def _first_key(path: str, root: type[BaseModel]) -> str:
+    found = [name for cls in fields_at(path, root) for name in user_fields(cls)]
+    return found[0] if found else NAME
+
+
+def _likeness(word: str, key: str, sibling: bool) -> float:
+    """How much a key's last word looks like `word`, 0 to 1; a neighbour in the same table counts a little more."""
+    return difflib.SequenceMatcher(None, word, key.rpartition(".")[2]).ratio() + (0.1 if sibling else 0.0)
+
+
+def _shared(key: str, path: str) -> int:
+    """How many leading words two paths share."""
+    n = 0
+    for a, b in zip(key.split("."), pattern_of(path).split("."), strict=False):
+        if a != b:
+            break
+        n += 1
+    return n

@@ -3,19 +3,13 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from onehop.base.errors import ConfigError, did_you_mean
+from onehop.base.errors import did_you_mean
 from onehop.config.attention import AttentionConfig
 from onehop.config.ffn import MoEConfig
 from onehop.config.position import LongRopeScaling, RopeConfig, T5Config, YarnScaling
 
 if TYPE_CHECKING:
     from onehop.config.model import BlockConfig, ModelConfig, StackConfig
-
-
-def check(cfg: "ModelConfig") -> None:
-    """Raise ConfigError for the first rule that `cfg` breaks."""
-    for fault in faults(cfg):
-        raise ConfigError(fault)
 
 
 def faults(cfg: "ModelConfig") -> Iterator[str]:
