@@ -9,7 +9,9 @@ DEMO = onehop train quickstart --demo
 
 PY = $(VENV)/bin/python
 READY = $(VENV)/.ready
-PIP = PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq --no-input
+# Without compiling every file of every package, which takes longer than the rest: what is used is compiled when it is used.
+PIP = PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq --no-input --no-compile
+WARM_UP = PYTHONDONTWRITEBYTECODE= $(PY) -c 'import matplotlib.pyplot, torch'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -89,9 +91,11 @@ INSTALL = { grep -v '^torch==' constraints.txt; $(PY) -c '$(TORCH_THERE)'; } > $
 $(READY)/core: $(READY)/torch pyproject.toml constraints.txt
 	@echo "installing onehop"
 	@$(INSTALL) .
+	@$(WARM_UP)
 	@touch $@
 
 $(READY)/dev: $(READY)/torch pyproject.toml constraints.txt
 	@echo "installing onehop and its development tools"
 	@$(INSTALL) '.[dev]'
+	@$(WARM_UP)
 	@touch $(READY)/core $@

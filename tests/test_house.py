@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import onehop
 
@@ -33,8 +36,12 @@ def test_importing_onehop_loads_nothing_heavy():
 
 
 def test_help_is_printed_without_loading_anything_heavy():
-    run = "import sys; sys.argv = ['onehop', '--help']\nfrom onehop.cli.main import run\ntry: run()\nexcept SystemExit: pass"
-    modules, printed = loaded_after(run)
+    modules, printed = loaded_after(
+        "import sys; sys.argv = ['onehop', '--help']\n"
+        "from onehop.cli.main import run\n"
+        "try: run()\n"
+        "except SystemExit: pass"
+    )
     assert "train" in printed
     assert "generate" in printed
     assert not modules & HEAVY
@@ -93,13 +100,8 @@ def test_what_make_installs_is_pinned_and_allowed_by_the_project():
 
 def test_nothing_that_make_installs_is_left_unpinned():
     """The requirements of the requirements too, on this platform; torch fixes its own CUDA packages."""
-    from packaging.requirements import Requirement
-
-    known, todo = (
-        pins(),
-        [Requirement(text) for text in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]],
-    )
-    seen = set()
+    known, seen = pins(), set()
+    todo = [Requirement(text) for text in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
     while todo:
         requirement = todo.pop()
         name = normal(requirement.name)
@@ -125,7 +127,11 @@ def test_the_extra_all_holds_every_other_extra_but_the_development_tools():
 
 
 def make(*arguments):
-    return subprocess.run(["make", "-C", ROOT, "--no-print-directory", *arguments], capture_output=True, text=True)
+    """`make` with these arguments and nothing inherited from the `make` that may be running these tests."""
+    mine = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "PYTHON", "TORCH_INDEX", "VENV"}
+    env = {name: value for name, value in os.environ.items() if name not in mine}
+    command = ["make", "-C", ROOT, "--no-print-directory", *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True)
 
 
 def test_make_help_lists_every_target_that_a_person_calls():
@@ -136,7 +142,7 @@ def test_make_help_lists_every_target_that_a_person_calls():
 
 
 def test_make_takes_the_python_that_is_named():
-    done = make("python", f"PYTHON={sys._base_executable}")
+    done = make("python", f"PYTHON={sys.executable}")
     assert done.stdout.split()[1] == ".".join(map(str, sys.version_info[:3]))
 
 
