@@ -10,7 +10,7 @@ from onehop.base.errors import did_you_mean
 
 if TYPE_CHECKING:
     from onehop.config import ModelConfig, Recipe
-    from onehop.config.presets import PRESETS as presets
+    from onehop.config.named import presets
     from onehop.lm import LanguageModel, load
     from onehop.model import build
     from onehop.parts.attend import attend
@@ -28,7 +28,7 @@ _PUBLIC = {
     "build": ("onehop.model", "build"),
     "load": ("onehop.lm", "load"),
     "part": ("onehop.parts.own", "part"),
-    "presets": ("onehop.config.presets", "PRESETS"),
+    "presets": ("onehop.config.named", "presets"),
     "steps": ("onehop.training", "steps"),
     "train": ("onehop.training", "train"),
 }
