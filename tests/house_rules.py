@@ -25,7 +25,7 @@ BRINGS_TORCH = ("torch", "safetensors.torch", "transformers", "tensorboard", "lm
 MAY_IMPORT_LATE = {"cli", "__init__", "__main__"}
 
 READ_THE_ENVIRONMENT = {"cli", "parallel/launch.py"}
-IMPORT_BY_NAME = {"__init__.py", "parts/own.py", "cli"}
+IMPORT_BY_NAME = {"__init__.py", "config/own.py", "cli"}
 
 FAMILIES = {
     "cohere", "deepseek", "gemma", "glm", "gpt", "kimi", "llama", "mistral", "mixtral", "nemotron", "neox", "olmo",
@@ -194,8 +194,8 @@ def _runs_data(call: ast.Call, source: Source) -> Iterator[str]:
         yield "torch.load without weights_only=True"
     if given.get("allow_pickle", "False") != "False" or given.get("trust_remote_code", "False") != "False":
         yield f"{name} with a door for foreign code"
-    if name.endswith((".exec_module", "spec_from_file_location")) and source.path != "parts/own.py":
-        yield f"{name} (a user's own file is loaded by parts/own.py)"
+    if name.endswith((".exec_module", "spec_from_file_location")) and source.path != "config/own.py":
+        yield f"{name} (a user's own file is loaded by config/own.py)"
 
 
 def nothing_unfinished(source: Source) -> Iterator[str]:

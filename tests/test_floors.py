@@ -121,7 +121,7 @@ GOOD = [
     (rules.no_environment, "cli/main.py", "import os\nos.environ['A']"),
     (rules.no_environment, "parallel/launch.py", "import os\nos.environ['A']"),
     (rules.nothing_that_runs_data, "lm.py", "model.eval()\ntorch.compile(model)\ntorch.load(a, weights_only=True)"),
-    (rules.nothing_that_runs_data, "parts/own.py", "import importlib.util as u\nu.spec_from_file_location('a', 'b')"),
+    (rules.nothing_that_runs_data, "config/own.py", "import importlib.util as u\nu.spec_from_file_location('a', 'b')"),
 ]
 
 

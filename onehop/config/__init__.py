@@ -11,7 +11,6 @@ from onehop.config.model import (
     ModelConfig,
     StackConfig,
 )
-from onehop.config.named import presets
 from onehop.config.norm import LayerNormConfig, NormConfig, RMSNormConfig
 from onehop.config.overrides import spelling
 from onehop.config.own import load_own
@@ -24,6 +23,6 @@ __all__ = [
     "AlibiConfig", "AttentionConfig", "BlockConfig", "DataConfig", "DropoutConfig", "EmbedConfig", "EncoderConfig",
     "FFNConfig", "GatedConfig", "HeadConfig", "Kernel", "LayerNormConfig", "Loaded", "MoEConfig", "ModelConfig",
     "NormConfig", "PlainConfig", "PositionConfig", "QKNormConfig", "RMSNormConfig", "Recipe", "RopeConfig",
-    "ScoreConfig", "StackConfig", "T5Config", "TrainConfig", "load_own", "model_from_dict", "presets", "read",
+    "ScoreConfig", "StackConfig", "T5Config", "TrainConfig", "load_own", "model_from_dict", "read",
     "spelling", "to_dict", "to_json", "to_toml",
 ]  # fmt: skip

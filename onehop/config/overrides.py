@@ -24,7 +24,7 @@ def as_layer(overrides: Overrides) -> Raw:
     layer: Raw = {}
     if isinstance(overrides, Mapping):
         for key, value in overrides.items():
-            _put(layer, str(key).split("."), str(value) if isinstance(value, Path) else value, str(key))
+            _put(layer, str(key).split("."), str(value) if isinstance(value, Path) else value)
         return layer
     fields = known_keys(Recipe)
     for word in [overrides] if isinstance(overrides, str) else overrides:
@@ -36,7 +36,7 @@ def as_layer(overrides: Overrides) -> Raw:
             )
         if not equals or not all(key.split(".")):
             raise ConfigError(f"{word!r} is not an override: write key=value, for example train.steps=10")
-        _put(layer, key.split("."), parse_value(text.strip(), fields.get(pattern_of(key), [])), key)
+        _put(layer, key.split("."), parse_value(text.strip(), fields.get(pattern_of(key), [])))
     return layer
 
 
@@ -78,9 +78,10 @@ def _literal(text: str) -> Any:
     return table["x"] if len(table) == 1 else text
 
 
-def _put(layer: Raw, words: list[str], value: Any, key: str) -> None:
+def _put(layer: Raw, words: list[str], value: Any) -> None:
     """Set a value at a path; a table and a short form of the same part ('moe', n_experts=8) become one table."""
     *above, last = words
+    key = ".".join(words)
     table = layer
     for word in above:
         inner = table.setdefault(word, {})
@@ -95,7 +96,7 @@ def _put(layer: Raw, words: list[str], value: Any, key: str) -> None:
     if isinstance(value, Mapping):
         value = dict(value)
         for word, item in value.items():
-            _put(layer, [*words, str(word)], item, f"{key}.{word}")
+            _put(layer, [*words, str(word)], item)
         if not value:
             table.setdefault(last, {})
     elif isinstance(given, dict) and isinstance(value, str) and last in KINDS:

@@ -7,6 +7,7 @@ with, but nothing in a folder is ever run because the folder says so.
 import hashlib
 import importlib.util
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 from onehop.base.errors import ConfigError, OnehopError
@@ -14,25 +15,31 @@ from onehop.base.errors import ConfigError, OnehopError
 _DONE: dict[Path, bytes] = {}  # file -> digest of what was run: an unchanged file runs once in a process
 
 
+class _Fresh(SourceFileLoader):
+    """Runs the text as it is now: no bytecode is read (its clock is too coarse for quick edits) or left behind."""
+
+    def path_stats(self, path: str) -> dict[str, float]:
+        raise OSError
+
+
 def load_own(path: str | Path) -> None:
     """Run the file `path`, which calls `onehop.part(...)`. Raises ConfigError if it is missing or fails."""
     file = Path(path)
     if not file.is_file():
-        raise ConfigError(f"{path}, named in model.parts, is not there. Give the path of a Python file.")
+        raise ConfigError(f"{path}, a file with parts of your own, is not there. Give the path of a Python file.")
     file = file.resolve()
-    code = file.read_bytes()
-    digest = hashlib.sha256(code).digest()
+    digest = hashlib.sha256(file.read_bytes()).digest()
     if _DONE.get(file) == digest:
         return
     name = module_name(file)
-    spec = importlib.util.spec_from_loader(name, loader=None, origin=str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=_Fresh(name, str(file)))
     assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    module.__file__ = str(file)
     before = sys.modules.get(name)
     sys.modules[name] = module  # classes look their module up while they are made
     try:
-        exec(compile(code, str(file), "exec"), module.__dict__)  # noqa: S102  # the user named this file
+        spec.loader.exec_module(module)
     except BaseException as error:
         _restore(name, before)
         if isinstance(error, OnehopError) or not isinstance(error, Exception):

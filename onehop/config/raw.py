@@ -75,9 +75,9 @@ def merge_stacks(layers: Sequence[Raw], where: str = "") -> Raw:
     return out
 
 
-def block_names(layer: Raw) -> list[str]:
+def block_names(layer: Raw, where: str) -> list[str]:
     """The blocks that one layer of a stack names."""
-    return list(with_named_blocks(layer, "").get("blocks", {}))
+    return list(with_named_blocks(layer, where).get("blocks", {}))
 
 
 def names_in(pattern: Any) -> list[str]:

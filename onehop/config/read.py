@@ -122,8 +122,8 @@ def _check_blocks(layers: list[Layer], asked: Layer) -> None:
     """Refuse a block that only an override names, unless its pattern uses it: it is a misspelt one."""
     for where in ("model", "model.encoder"):
         own = _table(asked.table, where)
-        below = [name for layer in layers for name in block_names(_table(layer.table, where))]
-        for name in block_names(own):
+        below = [name for layer in layers for name in block_names(_table(layer.table, where), f"{where}.")]
+        for name in block_names(own, f"{where}."):
             if name in below or name in names_in(own.get("pattern")) or (not below and name == "block"):
                 continue
             has = (

@@ -1,11 +1,14 @@
 """A recipe: the model, the text, and how to train the one on the other."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from onehop.config.model import ModelConfig, Names
+from onehop.config.effect import Listens, without_effect
+from onehop.config.model import BlockConfig, ModelConfig, Names
 from onehop.config.part import Part, broken_rule
+from onehop.config.rules import each_block
 
 Kernel = Literal["auto", "plain", "tiled", "fused"]
 
@@ -31,10 +34,21 @@ class DataConfig(Part):
     seed: int = Field(0, ge=0, description="of the built-in corpora, the split and the tokenizer")
 
     @model_validator(mode="after")
-    def _one_source(self) -> "DataConfig":
+    def _fits(self) -> "DataConfig":
         if self.corpus is not None and self.files:
-            raise broken_rule(f"corpus={self.corpus} and data.files={','.join(self.files)}: give one of the two")
+            raise broken_rule(
+                f"corpus={self.corpus} and data.files={','.join(self.files)} are both given. Leave one out."
+            )
+        for text in without_effect(self, rows=LISTENS):
+            raise broken_rule(text)
         return self
+
+
+LISTENS = [
+    Listens(DataConfig, "vocab_size", lambda data: data.tokenizer == "bpe", "tokenizer=bpe"),
+    Listens(DataConfig, "separator", lambda data: bool(data.files), "files"),
+    Listens(DataConfig, "jsonl_field", lambda data: bool(data.files), "files"),
+]
 
 
 class TrainConfig(Part):
@@ -91,11 +105,27 @@ class Recipe(Part):
 
     @model_validator(mode="after")
     def _fits(self) -> "Recipe":
-        if self.train.context is not None and self.train.context > self.model.max_len:
-            raise broken_rule(
-                f"train.context={self.train.context} is longer than model.max_len={self.model.max_len}. "
+        for text in self._faults():
+            raise broken_rule(text)
+        return self
+
+    def _faults(self) -> Iterator[str]:
+        model, data, train = self.model, self.data, self.train
+        if train.context is not None and train.context > model.max_len:
+            yield (
+                f"train.context={train.context} is longer than model.max_len={model.max_len}. "
                 "Shorten the rows or raise model.max_len."
             )
-        if self.data.corpus is None and not self.data.files:
-            raise broken_rule("no text to train on: set data.files=FILE,… or data.corpus=fables")
-        return self
+        if data.corpus is None and not data.files:
+            yield "data.files and data.corpus are left out: no text. Set data.files=FILE,… or data.corpus=fables."
+        if data.tokenizer == "bpe" and model.vocab_size is not None and model.vocab_size < data.vocab_size:
+            yield (
+                f"model.vocab_size={model.vocab_size} is smaller than data.vocab_size={data.vocab_size} of the "
+                "tokenizer. Leave model.vocab_size out."
+            )
+        yield from each_block(model, "model.", (_hides_the_next,))
+
+
+def _hides_the_next(block: BlockConfig, path: str) -> Iterator[str]:
+    if block.attention.sees == "all":
+        yield f"{path}attention.sees=all shows every token the next one, which training asks for. Use causal or prefix."
