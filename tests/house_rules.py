@@ -25,7 +25,8 @@ BRINGS_TORCH = ("torch", "safetensors.torch", "transformers", "tensorboard", "lm
 MAY_IMPORT_LATE = {"cli", "__init__", "__main__"}
 
 READ_THE_ENVIRONMENT = {"cli", "parallel/launch.py"}
-IMPORT_BY_NAME = {"__init__.py", "config/own.py", "cli"}
+IMPORT_BY_NAME = {"__init__.py", "cli"}
+RUNS_A_USERS_FILE = {"config/own.py"}  # the file of own parts that a user names
 
 FAMILIES = {
     "cohere", "deepseek", "gemma", "glm", "gpt", "kimi", "llama", "mistral", "mixtral", "nemotron", "neox", "olmo",
@@ -187,15 +188,16 @@ def nothing_that_runs_data(source: Source) -> Iterator[str]:
 
 def _runs_data(call: ast.Call, source: Source) -> Iterator[str]:
     name = ast.unparse(call.func)
+    doors = ("exec", "compile", "exec_module", "spec_from_file_location", "spec_from_loader", "run_path", "run_module")
+    if name.split(".")[-1] in doors and not name.startswith(("torch.", "re.")) and not source.is_in(RUNS_A_USERS_FILE):
+        yield f"{name}, which runs a file"
     given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-    if name in ("eval", "exec", "compile", "__import__", "torch.save", "torch.package"):
+    if name in ("eval", "__import__", "torch.save"):
         yield name
     if name == "torch.load" and given.get("weights_only") != "True":
         yield "torch.load without weights_only=True"
     if given.get("allow_pickle", "False") != "False" or given.get("trust_remote_code", "False") != "False":
         yield f"{name} with a door for foreign code"
-    if name.endswith((".exec_module", "spec_from_file_location")) and source.path != "config/own.py":
-        yield f"{name} (a user's own file is loaded by config/own.py)"
 
 
 def nothing_unfinished(source: Source) -> Iterator[str]:
