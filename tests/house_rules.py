@@ -179,7 +179,9 @@ def nothing_that_runs_data(source: Source) -> Iterator[str]:
     for found in imports(source.tree):
         if found.module.split(".")[0] in picklers:
             yield f"{source.path}:{found.line} imports {found.module}"
-        if found.module in ("importlib", "importlib.machinery", "runpy") and not source.is_in(IMPORT_BY_NAME):
+        if found.module in ("importlib", "importlib.machinery", "runpy") and not source.is_in(
+            IMPORT_BY_NAME | RUNS_A_USERS_FILE
+        ):
             yield f"{source.path}:{found.line} imports {found.module}"
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call):
@@ -188,8 +190,8 @@ def nothing_that_runs_data(source: Source) -> Iterator[str]:
 
 def _runs_data(call: ast.Call, source: Source) -> Iterator[str]:
     name = ast.unparse(call.func)
-    doors = ("exec", "compile", "exec_module", "spec_from_file_location", "spec_from_loader", "run_path", "run_module")
-    if name.split(".")[-1] in doors and not name.startswith(("torch.", "re.")) and not source.is_in(RUNS_A_USERS_FILE):
+    doors = ("exec_module", "spec_from_file_location", "spec_from_loader", "run_path", "run_module")
+    if (name in ("exec", "compile") or name.split(".")[-1] in doors) and not source.is_in(RUNS_A_USERS_FILE):
         yield f"{name}, which runs a file"
     given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     if name in ("eval", "__import__", "torch.save"):
