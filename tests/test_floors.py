@@ -80,13 +80,14 @@ CASES = [
         rules.nothing_that_runs_data,
         "lm.py",
         "import importlib.util as u\nu.spec_from_file_location('a', 'b')",
-        "own.py",
+        "runs a file",
     ),
     (rules.nothing_that_runs_data, "lm.py", "torch.load(path)", "torch.load without weights_only=True"),
     (rules.nothing_that_runs_data, "lm.py", "torch.load(path, weights_only=False)", "torch.load without"),
     (rules.nothing_that_runs_data, "lm.py", "torch.save(a, b)", "calls torch.save"),
     (rules.nothing_that_runs_data, "lm.py", "np.load(a, allow_pickle=True)", "a door for foreign code"),
     (rules.nothing_that_runs_data, "lm.py", "eval('1')", "calls eval"),
+    (rules.nothing_that_runs_data, "parts/own.py", "exec('1')", "calls exec, which runs a file"),
     (rules.nothing_unfinished, "lm.py", "raise NotImplementedError", "says NotImplementedError"),
     (rules.nothing_unfinished, "lm.py", "# TODO later", "says TODO"),
 ]
@@ -120,8 +121,12 @@ GOOD = [
     (rules.no_family_names, "config/presets.py", "PRESETS = {'llama-3-8b': 1}"),
     (rules.no_environment, "cli/main.py", "import os\nos.environ['A']"),
     (rules.no_environment, "parallel/launch.py", "import os\nos.environ['A']"),
-    (rules.nothing_that_runs_data, "lm.py", "model.eval()\ntorch.compile(model)\ntorch.load(a, weights_only=True)"),
-    (rules.nothing_that_runs_data, "config/own.py", "import importlib.util as u\nu.spec_from_file_location('a', 'b')"),
+    (
+        rules.nothing_that_runs_data,
+        "lm.py",
+        "model.eval()\nmodel.compile()\nre.compile(a)\ntorch.load(a, weights_only=True)",
+    ),
+    (rules.nothing_that_runs_data, "config/own.py", "exec(compile('1', 'a', 'exec'), module.__dict__)"),
 ]
 
 
