@@ -1,0 +1,95 @@
+"""From text to a tokenizer and token shards, kept in a folder so that unchanged text is not encoded twice."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onehop.base.files import atomic_folder, atomic_write
+from onehop.data.shards import FORMAT, Progress, Shards, write_shards
+from onehop.data.sources import Source, open_source
+from onehop.data.split import Split
+from onehop.text.bpe import train_bpe, train_characters
+from onehop.text.tokenizer import Tokenizer
+
+TRAINED = ("bpe", "characters")
+_ENOUGH = 1_000_000_000  # characters that a BPE is trained on at most, from the beginning: more changes little
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A tokenizer and both sides of the text as its tokens; `reused`: found in `folder` as an earlier run left it."""
+
+    tokenizer: Tokenizer
+    train: Shards
+    validation: Shards
+    description: str
+    n_skipped: int
+    folder: Path
+    reused: bool
+
+
+def prepare(
+    *,
+    folder: str | Path,
+    files: Sequence[str | Path] = (),
+    corpus: str | None = None,
+    n_documents: int | None = None,
+    separator: str | None = None,
+    jsonl_field: str = "text",
+    tokenizer: str | Path = "bpe",
+    vocab_size: int = 1024,
+    validation: float = 0.05,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Read the documents, train or load the tokenizer, and encode both sides of the split into shards below `folder`.
+
+    tokenizer: "bpe" (trained on the training side, `vocab_size` tokens), "characters" (of the whole text), or the path
+    of a tokenizer. The shards have a name made from the contents of the text, the tokenizer and the split: where a run
+    with the same three left them, they are used as they are; damaged ones are refused. Nothing half-written stays.
+    """
+    source = open_source(
+        files=files, corpus=corpus, n_documents=n_documents, separator=separator, jsonl_field=jsonl_field, seed=seed
+    )
+    given = None if tokenizer in TRAINED else Tokenizer.load(tokenizer)
+    kind = [str(tokenizer), vocab_size if tokenizer == "bpe" else None] if given is None else [given.fingerprint]
+    key = hashlib.sha256(json.dumps([FORMAT, source.fingerprint(), kind, validation, seed]).encode()).hexdigest()[:16]
+    place = Path(folder) / key
+    reused = (place / "source.json").is_file()
+    if not reused:
+        split = Split.of(source, fraction=validation, seed=seed)
+        with atomic_folder(place) as temporary:
+            ready = given or _train(str(tokenizer), source, split, vocab_size=vocab_size, progress=progress)
+            ready.save(temporary)
+            write_shards(temporary, split.apply(source), ready, progress=progress)
+            atomic_write(temporary / "source.json", json.dumps({"text": source.description, "tokenizer": kind}) + "\n")
+    return Prepared(
+        given or Tokenizer.load(place),
+        Shards.open(place, "train"),
+        Shards.open(place, "validation"),
+        source.description,
+        source.n_skipped,
+        place,
+        reused,
+    )
+
+
+def _train(kind: str, source: Source, split: Split, *, vocab_size: int, progress: Progress | None) -> Tokenizer:
+    if kind == "characters":
+        return train_characters(source)
+    return train_bpe(_training_text(source, split, progress), vocab_size=vocab_size)
+
+
+def _training_text(source: Source, split: Split, progress: Progress | None) -> Iterator[str]:
+    """The documents of the training side, up to `_ENOUGH` characters."""
+    n_characters = 0
+    for n, (document, is_validation) in enumerate(split.apply(source), start=1):
+        if not is_validation:
+            yield document
+            n_characters += len(document)
+        if progress is not None and n % 1000 == 0:
+            progress("documents read for the tokenizer", n, None)
+        if n_characters >= _ENOUGH:
+            return

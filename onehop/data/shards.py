@@ -1,0 +1,170 @@
+"""Token shards on disk: all documents of one side of the split as one memory-mapped array, and where each begins."""
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from onehop.base.errors import DataError
+from onehop.text.tokenizer import Tokenizer
+
+FORMAT = 1
+SIDES = ("train", "validation")
+_AT_ONCE = 1 << 20  # characters that are encoded together, on all cores
+
+Progress = Callable[[str, int, int | None], None]  # what is being done, how far it is, out of how many (if known)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Documents as tokens (N,), document i at starts[i]:starts[i + 1], its begin and end tokens included.
+
+    n_bytes: UTF-8 bytes of their text, which turns a loss per token into bits per byte.
+    """
+
+    name: str
+    tokens: np.ndarray
+    starts: np.ndarray  # (n_documents + 1,)
+    n_bytes: int
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def n_documents(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def n_targets(self) -> int:
+        """Tokens that are predicted: all but the first of each document."""
+        return self.n_tokens - self.n_documents
+
+    def bits_per_byte(self, nats_per_target: float) -> float:
+        """The loss of one target -> bits for one byte of text."""
+        return nats_per_target / float(np.log(2)) * self.n_targets / self.n_bytes
+
+    @classmethod
+    def open(cls, folder: str | Path, side: str) -> "Shards":
+        """Map the shards of `side` ("train", "validation"). Refuses what is missing, truncated or damaged, by name."""
+        folder = Path(folder)
+        about = _read_about(folder / f"{side}.json")
+        arrays = []
+        for ending, dtype, length in (
+            ("bin", about["dtype"], about["n_tokens"]),
+            ("starts", "int64", about["n_documents"] + 1),
+        ):
+            file = folder / f"{side}.{ending}"
+            _check_size(file, length * np.dtype(dtype).itemsize)
+            array = np.memmap(file, dtype=dtype, mode="r", shape=(length,))
+            if zlib.crc32(array.data) != about["crc32"][ending]:
+                raise _damaged(file, "its contents do not match their checksum")
+            arrays.append(array)
+        return cls(f"{folder}/{side}", arrays[0], np.asarray(arrays[1]), about["n_bytes"])
+
+
+def write_shards(
+    folder: Path, documents: Iterable[tuple[str, bool]], tokenizer: Tokenizer, *, progress: Progress | None = None
+) -> None:
+    """Encode (document, whether it is for validation) into the shards of both sides in `folder`, which must exist.
+
+    A document is stored as [begin] tokens [end]; a tokenizer with only one of the two has it at both ends, one with
+    neither (characters) has no borders. Refuses a side without any token.
+    """
+    dtype = np.dtype("uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32")
+    before, after = _borders(tokenizer)
+    with ExitStack() as stack:
+        sides = [_Side(stack.enter_context((folder / f"{side}.bin").open("wb")), dtype) for side in SIDES]
+        n = 0
+        for group in _groups(documents):
+            encoded = tokenizer.encode_many([document for document, _ in group])
+            for (document, is_validation), ids in zip(group, encoded, strict=True):
+                if ids:
+                    sides[is_validation].add([*before, *ids, *after], n_bytes=len(document.encode()))
+            n += len(group)
+            if progress is not None:
+                progress("documents encoded", n, None)
+    for name, side in zip(SIDES, sides, strict=True):
+        if not side.starts[-1]:
+            raise DataError(
+                f"the {name} side of the split got none of {n} documents. Change data.validation or data.seed, or give "
+                "more text."
+            )
+        side.finish(folder, name, about={"tokenizer": tokenizer.fingerprint})
+
+
+class _Side:
+    """One .bin file while it is written."""
+
+    def __init__(self, file: IO[bytes], dtype: np.dtype):
+        self.file, self.dtype = file, dtype
+        self.starts = [0]
+        self.n_bytes, self.crc32 = 0, 0
+
+    def add(self, ids: Sequence[int], *, n_bytes: int) -> None:
+        data = np.array(ids, dtype=self.dtype).tobytes()
+        self.file.write(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self.starts.append(self.starts[-1] + len(ids))
+        self.n_bytes += n_bytes
+
+    def finish(self, folder: Path, name: str, *, about: dict[str, Any]) -> None:
+        starts = np.array(self.starts, dtype=np.int64)
+        (folder / f"{name}.starts").write_bytes(starts.tobytes())
+        about |= {
+            "format": FORMAT,
+            "dtype": self.dtype.name,
+            "n_tokens": self.starts[-1],
+            "n_documents": len(self.starts) - 1,
+            "n_bytes": self.n_bytes,
+            "crc32": {"bin": self.crc32, "starts": zlib.crc32(starts.data)},
+        }
+        (folder / f"{name}.json").write_text(json.dumps(about, indent=2) + "\n")
+
+
+def _borders(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    bos, eos = tokenizer.bos_id, tokenizer.eos_id
+    before, after = (bos if bos is not None else eos), (eos if eos is not None else bos)
+    return [] if before is None else [before], [] if after is None else [after]
+
+
+def _groups(documents: Iterable[tuple[str, bool]]) -> Iterator[list[tuple[str, bool]]]:
+    """Documents in groups of about `_AT_ONCE` characters."""
+    group: list[tuple[str, bool]] = []
+    size = 0
+    for row in documents:
+        group.append(row)
+        size += len(row[0])
+        if size >= _AT_ONCE:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _read_about(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise _damaged(file, "it is missing")
+    try:
+        about = json.loads(file.read_text())
+        if about["format"] != FORMAT:
+            raise _damaged(file, f"it has format {about['format']}, and this onehop reads {FORMAT}")
+        return {key: about[key] for key in ("dtype", "n_tokens", "n_documents", "n_bytes", "crc32")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(file, "it is not the description of token shards") from error
+
+
+def _check_size(file: Path, expected: int) -> None:
+    if not file.is_file():
+        raise _damaged(file, "it is missing")
+    if (size := file.stat().st_size) != expected:
+        raise _damaged(file, f"it holds {size} bytes instead of {expected}")
+
+
+def _damaged(file: Path, reason: str) -> DataError:
+    return DataError(f"{file} cannot be used: {reason}. Delete {file.parent}; it is built again from the text.")

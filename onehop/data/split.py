@@ -1,0 +1,66 @@
+"""Which documents are kept for validation: decided by number and seed, so that it is the same in every run."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from onehop.base.errors import DataError
+from onehop.data.draws import uniform
+
+_MANY = 1 << 12  # documents looked at to see whether both sides of the split get one
+
+
+@dataclass(frozen=True)
+class Split:
+    """Says for each document whether it is for validation.
+
+    `fraction` of all documents are, chosen by a hash of their number and `seed`; where a small corpus would leave one
+    side empty, the document nearest to the border moves. A single document is cut by characters: the first
+    1 - fraction is for training, the rest for validation (90 % and 10 % of a one-file corpus, as nanoGPT does).
+    """
+
+    fraction: float
+    seed: int
+    moved: int | None = None  # the document that would otherwise leave one side empty
+    single: bool = False
+
+    @classmethod
+    def of(cls, documents: Iterable[str], *, fraction: float, seed: int) -> "Split":
+        """The split of these documents. Refuses no documents, and a single one of fewer than two characters."""
+        if not 0 < fraction < 1:
+            raise DataError(f"data.validation={fraction} must lie between 0 and 1, for example 0.05.")
+        first, n = "", 0
+        for n, document in enumerate(documents, start=1):
+            first = first or document
+            if n == _MANY:
+                break
+        if n == 0:
+            raise DataError(
+                "there is no text in the corpus: every document is empty. Give data.files with text in them."
+            )
+        if n == 1:
+            if len(first) < 2:
+                raise DataError("the corpus is one character long. Give data.files with more text in them.")
+            return cls(fraction, seed, single=True)
+        at = uniform(np.arange(n), seed)
+        chosen = at < fraction
+        moved = None
+        if n < _MANY and not chosen.any():
+            moved = int(at.argmin())
+        elif n < _MANY and chosen.all():
+            moved = int(at.argmax())
+        return cls(fraction, seed, moved=moved)
+
+    def apply(self, documents: Iterable[str]) -> Iterator[tuple[str, bool]]:
+        """(document, whether it is for validation), in order; a single document comes as two."""
+        chosen = np.zeros(0, dtype=bool)
+        for number, document in enumerate(documents):
+            if number % _MANY == 0:
+                chosen = uniform(np.arange(number, number + _MANY), self.seed) < self.fraction
+            if self.single:
+                cut = min(max(int(len(document) * (1 - self.fraction)), 1), len(document) - 1)
+                yield document[:cut], False
+                yield document[cut:], True
+            else:
+                yield document, bool(chosen[number % _MANY]) ^ (number == self.moved)
