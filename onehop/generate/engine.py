@@ -1,0 +1,99 @@
+"""The model as a machine that reads prompts and then takes one token per row and step, with its past in a cache.
+
+Rows of unequal length are padded on the left; padding has position -1, so it is seen by nobody and positions count from
+each row's own first token. Only the last position's logits are computed, and long prompts are read in chunks.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from onehop.model.transformer import Transformer
+from onehop.parts.attention import Memory
+from onehop.parts.cache import Cache
+
+FIRST_GUESS = 512  # tokens of an answer that a growing cache has room for from the start
+CHUNK = 2048  # tokens (rows x columns) that are read at once: enough to fill the cores, little enough to bound memory
+
+
+class Engine:
+    """A model that is ready to generate: `start` reads prompts, `Session.advance` takes the next tokens."""
+
+    def __init__(self, model: Transformer, *, kernel: str = "auto", cache: str = "auto", chunk: int = CHUNK):
+        """cache: growing, fixed, ring, or auto (ring where windows are shorter than the text, else growing)."""
+        self.model, self.kernel, self.cache, self.chunk = model, kernel, cache, chunk
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lies."""
+        return self.model.embed.tokens.weight.device
+
+    def start(self, prompts: Sequence[Sequence[int]], *, room: int, start_id: int | None = None) -> "Session":
+        """Read the prompts (at least one token each); each row may then take `room` tokens.
+
+        Encoder-decoder: the prompts are sources, and start_id begins each answer.
+        """
+        with torch.inference_mode():
+            memory = None
+            if self.model.encoder is not None:
+                assert start_id is not None, "an encoder-decoder needs a start token"
+                source, source_at = left_padded(prompts, self.device)
+                memory = self.model.encode(source, at=source_at, kernel=self.kernel)
+                prompts = [(start_id,)] * len(prompts)
+            cache = self._new_cache(len(prompts), read=max(map(len, prompts)), room=room)
+            session = Session(self, cache)
+            session.read(*left_padded(prompts, self.device), memory)
+            return session
+
+    def _new_cache(self, rows: int, *, read: int, room: int) -> Cache:
+        kind = self.cache
+        if kind == "auto":
+            windows = [spec.window for spec in self.model.cache_specs()]
+            kind = "ring" if any(w is not None and w < read + room for w in windows) else "growing"
+        capacity = read + (room if kind == "fixed" else min(room, FIRST_GUESS))
+        return self.model.new_cache(rows, kind=kind, capacity=capacity)
+
+
+class Session:
+    """Rows that are being continued. `logits` (B, V) are those of each row's next token."""
+
+    def __init__(self, engine: Engine, cache: Cache):
+        self.engine, self.cache = engine, cache
+        self.logits = torch.empty(0)
+
+    def read(self, tokens: Tensor, at: Tensor | None, memory: Memory | None = None) -> None:
+        """Take in tokens (B, T) at positions `at` (none: right behind those before), chunk by chunk."""
+        step = max(1, self.engine.chunk // tokens.size(0))
+        for start in range(0, tokens.size(1), step):
+            part = slice(start, start + step)
+            states = self.engine.model.states(
+                tokens[:, part],
+                at=None if at is None else at[:, part],
+                memory=memory,
+                cache=self.cache,
+                kernel=self.engine.kernel,
+            )
+        self.logits = self.engine.model.head(states.hidden[:, -1])  # (B, V)
+
+    def advance(self, tokens: Tensor) -> None:
+        """Take one further token (B,) in each row."""
+        with torch.inference_mode():
+            self.read(tokens.unsqueeze(1), None)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with these rows only: row b becomes the old row rows[b]."""
+        with torch.inference_mode():
+            index = torch.tensor(rows, device=self.logits.device)
+            self.cache.reorder(index)
+            self.logits = self.logits.index_select(0, index)
+
+
+def left_padded(rows: Sequence[Sequence[int]], device: torch.device | str) -> tuple[Tensor, Tensor | None]:
+    """Rows of ids as tokens (B, T), and their positions (B, T), -1 for padding; no positions where no row is padded."""
+    width = max(map(len, rows))
+    tokens = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=device)
+    if all(len(row) == width for row in rows):
+        return tokens, None
+    at = torch.tensor([[-1] * (width - len(row)) + list(range(len(row))) for row in rows], device=device)
+    return tokens, at
