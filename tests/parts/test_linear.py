@@ -1,0 +1,145 @@
+"""Prepared products equal plain ones, and are used only while they can be right."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from onehop.parts import linear
+from onehop.parts.linear import Linear, SideBySide, Tied, pack, unpack
+
+ONEDNN = torch.backends.mkldnn.is_available()
+
+
+class Pair(nn.Module):
+    """Two maps side by side, one alone, and a head tied to an embedding."""
+
+    def __init__(self, bias=True):
+        super().__init__()
+        self.w1, self.w2, self.w3 = Linear(16, 24, bias), Linear(16, 8, bias), Linear(16, 5, bias)
+        self.both = SideBySide(self.w1, self.w2)
+        self.rows = nn.Embedding(11, 16)
+        self.head = Tied(self.rows, bias=bias)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter)
+
+    def forward(self, x):
+        return torch.cat([*self.both(x), self.w3(x), self.head(x)], dim=-1)
+
+
+def used(monkeypatch, model, x):
+    """How many products oneDNN does, and the output."""
+    calls = []
+    plain = linear.Packed.__call__
+    monkeypatch.setattr(linear.Packed, "__call__", lambda self, x: calls.append(self) or plain(self, x))
+    with torch.no_grad():
+        y = model(x)
+    monkeypatch.undo()
+    return len(calls), y
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-5), (torch.bfloat16, 0.13)],  # sums of 16 products of size 1: 16 · 2^-24; outputs to 16 in bf16
+)
+def test_packed_products_equal_plain_ones(monkeypatch, bias, dtype, tolerance):
+    torch.manual_seed(0)
+    model = Pair(bias).to(dtype)
+    for shape in [(1, 1, 16), (3, 5, 16), (7, 16)]:
+        x = torch.randn(shape).to(dtype)
+        before, plain = used(monkeypatch, model, x)
+        pack(model)
+        after, prepared = used(monkeypatch, model, x)
+        assert before == 0
+        assert after == (3 if ONEDNN else 0)  # the two side by side are one product
+        torch.testing.assert_close(prepared, plain, atol=tolerance, rtol=0)
+        unpack(model)
+        assert torch.equal(used(monkeypatch, model, x)[1], plain)
+
+
+def changed_by_an_optimizer(model):
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def changed_by_loading(model):
+    model.load_state_dict(Pair().state_dict())
+
+
+def changed_by_assignment(model):
+    model.load_state_dict(Pair().state_dict(), assign=True)
+
+
+def changed_by_conversion(model):
+    model.double()
+
+
+@pytest.mark.parametrize(
+    "change", [changed_by_an_optimizer, changed_by_loading, changed_by_assignment, changed_by_conversion]
+)
+def test_weights_that_have_changed_are_never_answered_from_an_old_copy(monkeypatch, change):
+    torch.manual_seed(0)
+    model, x = Pair(), torch.randn(2, 16)
+    pack(model)
+    change(model)
+    x = x.to(model.w1.weight.dtype)
+    calls, y = used(monkeypatch, model, x)
+    assert calls == 0
+    unpack(model)
+    assert torch.equal(y, used(monkeypatch, model, x)[1])
+
+
+def test_a_changed_bias_is_noticed(monkeypatch):
+    model, x = Pair(), torch.randn(2, 16)
+    pack(model)
+    nn.init.constant_(model.w2.bias, 3.0)
+    assert used(monkeypatch, model, x)[0] == (2 if ONEDNN else 0)  # w3 and the head are unchanged
+
+
+def test_packing_again_renews_only_what_has_changed():
+    model = Pair()
+    pack(model)
+    before = (model.both._packed, model.w3._packed)
+    nn.init.zeros_(model.w3.weight)
+    pack(model)
+    assert model.both._packed is before[0]
+    assert model.w3._packed is not before[1] or not ONEDNN
+
+
+def test_gradients_flow_as_if_nothing_were_packed():
+    torch.manual_seed(0)
+    model, x = Pair(), torch.randn(2, 16)
+    plain = torch.autograd.grad(model(x).square().sum(), model.w1.weight)
+    pack(model)
+    assert torch.equal(torch.autograd.grad(model(x).square().sum(), model.w1.weight)[0], plain[0])
+
+
+def test_a_packed_model_can_be_copied_and_saved():
+    model, x = Pair(), torch.randn(2, 16)
+    pack(model)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        nn.init.zeros_(twin.w1.weight)
+        assert not torch.equal(twin(x), model(x))
+        assert torch.equal(twin(x)[:, :24], twin.w1.bias.expand(2, -1))
+    torch.save(model.state_dict(), io.BytesIO())
+    assert model.state_dict().keys() == Pair().state_dict().keys()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_what_onednn_does_not_serve_stays_plain(monkeypatch, dtype):
+    model = Pair().to(dtype)
+    pack(model)
+    assert used(monkeypatch, model, torch.randn(2, 16, dtype=dtype))[0] == 0
+
+
+def test_weights_made_in_inference_mode_are_not_packed():
+    """They do not count their changes, so an old copy could not be told from a fresh one."""
+    with torch.inference_mode():
+        model = Pair()
+        pack(model)
+    assert model.w3._packed is None
