@@ -1,0 +1,37 @@
+"""What several commands share: printing for people or for machines."""
+
+import json
+import math
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
+
+
+def people(as_json: bool) -> Console:
+    """The console for people: the terminal, or nothing where a machine reads."""
+    return Console(quiet=as_json, highlight=False)
+
+
+def machines(value: Any) -> None:
+    """Print one JSON value; infinities and NaN, which JSON lacks, become null."""
+    print(json.dumps(_finite(value), ensure_ascii=False))
+
+
+def table(*columns: str, rows: list[tuple[Any, ...]]) -> Table:
+    """A plain table for the terminal."""
+    drawn = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        drawn.add_row(*map(str, row))
+    return drawn
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    return [_finite(v) for v in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,64 @@
+"""onehop list [recipes|presets|corpora|models]"""
+
+import tomllib
+from typing import Annotated, Any
+
+import typer
+
+from onehop.base.errors import ConfigError, did_you_mean
+from onehop.base.shipped import shipped, shipped_names
+from onehop.cli.common import Json, machines, people, table
+from onehop.config.presets import PRESETS
+from onehop.data.corpora import CORPORA
+
+app = typer.Typer(add_completion=False)
+KINDS = ("recipes", "presets", "corpora", "models")
+
+
+@app.command()
+def listing(
+    what: Annotated[str | None, typer.Argument(help="recipes, presets, corpora or models; left out: all")] = None,
+    json: Json = False,
+) -> int:
+    """List what ships with onehop."""
+    if what is not None and what not in KINDS:
+        raise ConfigError(f"there is no list of {what!r}. {did_you_mean(what, KINDS)}")
+    found = {kind: _rows(kind) for kind in KINDS if what in (None, kind)}
+    if json:
+        machines(found)
+        return 0
+    console = people(json)
+    for kind, rows in found.items():
+        console.print(f"[bold]{kind}[/bold]  ({USE[kind]})")
+        console.print(table("", "", rows=[(f"  {row['name']}", row["about"]) for row in rows]))
+    return 0
+
+
+USE = {
+    "recipes": "onehop train NAME",
+    "presets": "model.preset = NAME in a recipe",
+    "corpora": "data.corpus = NAME in a recipe",
+    "models": "onehop generate NAME …",
+}
+
+
+def _rows(kind: str) -> list[dict[str, Any]]:
+    if kind == "recipes":
+        return [{"name": name, "about": _about(name)} for name in shipped_names("runs")]
+    if kind == "presets":
+        return [{"name": name, "about": _shape(name)} for name in PRESETS]
+    if kind == "corpora":
+        return [{"name": name, "about": corpus.description} for name, corpus in CORPORA.items()]
+    return [{"name": name, "about": "a small trained model"} for name in shipped_names("models")]
+
+
+def _about(name: str) -> str:
+    path = shipped("runs", name)
+    return str(tomllib.loads(path.read_text()).get("about", "")) if path else ""
+
+
+def _shape(name: str) -> str:
+    cfg = PRESETS[name]
+    heads = cfg.blocks[0].attention
+    encoder = f" + {cfg.encoder.n_layers} encoder" if cfg.encoder else ""
+    return f"{cfg.n_layers}{encoder} layers, {cfg.d_model} wide, {heads.n_heads} heads ({heads.n_kv_heads} kv), context {cfg.max_len}"

@@ -1,0 +1,94 @@
+"""`onehop VERB …`: finds the verb's file and runs it. Help and refusals come without loading torch."""
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from typer.exceptions import TyperException
+
+from onehop import __version__
+from onehop.base.errors import OnehopError, did_you_mean
+from onehop.config.overrides import spelling
+
+# verb -> the module that holds it, and what it is for
+COMMANDS = {
+    "train": ("onehop.cli.train", "train a model from text files by a recipe"),
+    "generate": ("onehop.cli.generate", "continue a prompt"),
+    "chat": ("onehop.cli.chat", "talk with a model in the terminal"),
+    "eval": ("onehop.cli.eval", "loss, perplexity and bits per byte of a model on text"),
+    "verify": ("onehop.cli.verify", "check on this machine that every fast path equals the plain definition"),
+    "list": ("onehop.cli.listing", "what ships with onehop: recipes, presets, corpora, models"),
+}
+
+
+def run() -> None:
+    """The entry point of the `onehop` command."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one command line -> its exit code: 0, 2 for a user's error (one line on stderr), 130 after Ctrl-C."""
+    try:
+        return _dispatch(list(words))
+    except OnehopError as error:
+        return _refuse(str(error), words, code=error.exit_code)
+    except TyperException as error:
+        return _refuse(_usage(error, words), words, code=2)
+    except KeyboardInterrupt:
+        print("onehop: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(words: list[str]) -> int:
+    verb = words[0] if words else "--help"
+    if verb in ("--help", "-h", "help"):
+        print(_help())
+        return 0
+    if verb in ("--version", "version"):
+        print(f"onehop {__version__}")
+        return 0
+    if verb not in COMMANDS:
+        raise OnehopError(f"{verb!r} is no command. {did_you_mean(verb, COMMANDS)}")
+    app = importlib.import_module(COMMANDS[verb][0]).app
+    code = app(args=words[1:], prog_name=f"onehop {verb}", standalone_mode=False)
+    return int(code or 0)
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    rows = [f"  {verb:<{width}}  {about}" for verb, (_, about) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: onehop VERB …      (onehop VERB --help explains one; --json gives machine-readable output)",
+            "",
+            *rows,
+            "",
+            "start here: onehop train quickstart, then: onehop generate out/quickstart \"Once there was\"",
+        ]
+    )
+
+
+def _usage(error: TyperException, words: Sequence[str]) -> str:
+    """What is wrong with the words, in one line; a key of the recipe written as a flag is answered with its spelling."""
+    flag = getattr(error, "option_name", None)
+    if flag and words and words[0] == "train":
+        after = [words[i + 1] for i, word in enumerate(words[:-1]) if word == flag]
+        hint = spelling(flag, after[0] if after else None)
+        if hint is not None:
+            return f"{flag} is a key of the recipe: {hint}"
+    format_message = getattr(error, "format_message", error.__str__)
+    verb = words[0] if words else ""
+    return f"{format_message()} (onehop {verb} --help shows what there is)"
+
+
+def _refuse(message: str, words: Sequence[str], *, code: int) -> int:
+    line = " ".join(message.split())
+    if "--json" in words:
+        print(json.dumps({"error": line}))
+    print(f"onehop: {line}", file=sys.stderr)
+    return code

@@ -1,0 +1,84 @@
+"""onehop train RECIPE [key=value …]"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from onehop.base.errors import ConfigError
+from onehop.base.files import atomic_write
+from onehop.base.shipped import shipped, shipped_names
+from onehop.base.errors import did_you_mean
+from onehop.cli.common import Json, machines, people, table
+from onehop.config.read import Loaded, read
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="a .toml file, or a shipped recipe's name (onehop list recipes)")],
+    keys: Annotated[list[str] | None, typer.Argument(help="key=value, for example train.steps=100 data.files=my.txt")] = None,
+    resume: Annotated[bool, typer.Option(help="go on where the run in `out` stopped")] = False,
+    fresh: Annotated[bool, typer.Option(help="replace the run in `out`")] = False,
+    explain: Annotated[bool, typer.Option(help="print the resolved recipe and where each value comes from; train nothing")] = False,
+    copy: Annotated[Path | None, typer.Option(help="write the recipe to this file, to be edited; train nothing")] = None,
+    json: Json = False,
+) -> int:
+    """Train a model from text by a recipe. Ctrl-C saves; --resume goes on."""
+    if copy is not None:
+        return _copy(recipe, copy, keys or [])
+    loaded = read(recipe, keys or [])
+    if explain:
+        return _explain(loaded, json)
+    from onehop.training import train as run_training  # torch loads only when there is something to train
+
+    console = people(json)
+    run = run_training(loaded.recipe, resume=resume, fresh=fresh, console=console)
+    if json:
+        machines(
+            {
+                "out": str(run.out),
+                "step": run.step,
+                "val_loss": run.val_loss,
+                "best_possible": run.best_possible,
+                "understanding": {kind: u.accuracy for kind, u in run.understanding.items()},
+                "interrupted": run.interrupted,
+                "seconds": round(run.seconds, 1),
+            }
+        )
+    elif not run.interrupted:
+        _next(run.out, bool(run.understanding), console.print)
+    return 130 if run.interrupted else 0
+
+
+def _explain(loaded: Loaded, json: bool) -> int:
+    rows = loaded.explain()
+    if json:
+        machines({key: {"value": value, "origin": origin} for key, value, origin in rows})
+    else:
+        people(json).print(table("key", "value", "from", rows=rows))
+    return 0
+
+
+def _copy(recipe: str, target: Path, keys: list[str]) -> int:
+    """Write an editable copy of a recipe."""
+    source = shipped("runs", recipe) or Path(recipe)
+    if keys:
+        raise ConfigError(f"--copy writes the recipe as it is: put {keys[0]} into {target} afterwards")
+    if not source.is_file():
+        raise ConfigError(f"there is no recipe {recipe!r}. {did_you_mean(recipe, shipped_names('runs'))}")
+    if target.exists():
+        raise ConfigError(f"{target} exists already. Choose another name.")
+    atomic_write(target, source.read_text())
+    print(f"wrote {target}; edit it, then: onehop train {target}")
+    return 0
+
+
+def _next(out: Path, asked: bool, say: Any) -> None:
+    """Three commands that go on from here."""
+    say(f"\nthe run is in {out}: loss.png, samples.txt, metrics.jsonl{', it.png (where “it” looks)' if asked else ''}")
+    say("next:")
+    say(f'  onehop generate {out} "Once there was"')
+    say(f"  onehop verify {out}")
+    say("  onehop train quickstart data.files=FOLDER out=out/mine     (your own text)")

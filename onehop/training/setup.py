@@ -1,0 +1,33 @@
+"""Where and how precisely to compute."""
+
+import torch
+
+from onehop.base.errors import ConfigError
+
+
+def pick_device(name: str) -> torch.device:
+    """auto: a CUDA device, else Apple's, else the CPU. Refuses a device that is not there."""
+    has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = next(kind for kind in ("cuda", "mps", "cpu") if has[kind])
+    if not has.get(name, False):
+        there = ", ".join(kind for kind, present in has.items() if present)
+        raise ConfigError(f"train.device={name} is not there. This machine has: {there}.")
+    return torch.device(name)
+
+
+def pick_precision(name: str, device: torch.device) -> torch.dtype:
+    """auto: bfloat16 where the hardware multiplies it natively, else float32."""
+    if name == "auto":
+        return torch.bfloat16 if has_native_bf16(device) else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def has_native_bf16(device: torch.device) -> bool:
+    """Whether matrix products in bfloat16 are native here and so faster than in float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        asks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        return any(bool(getattr(torch.cpu, ask, lambda: False)()) for ask in asks)
+    return False
