@@ -1,0 +1,47 @@
+"""The families that can be read and written, by their model_type. No torch."""
+
+from typing import Any
+
+from onehop.base.choices import Choices
+from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
+from onehop.config.model import ModelConfig
+from onehop.formats.layout import Family
+from onehop.formats.llama import LLAMA
+
+FAMILIES: Choices[Family] = Choices("family", {"llama": LLAMA})
+
+
+def family_for(raw: dict[str, Any]) -> Family:
+    """The family of a config.json. Raises CheckpointError naming what is known."""
+    name = raw.get("model_type")
+    if not isinstance(name, str):
+        raise CheckpointError(
+            f"config.json names no model_type, so its layout is unknown. Known: {', '.join(FAMILIES.names())}."
+        )
+    if name not in FAMILIES:
+        raise CheckpointError(f"models of the type {name!r} cannot be read. {did_you_mean(name, FAMILIES)}")
+    return FAMILIES.get(name)
+
+
+def read_config(raw: dict[str, Any]) -> ModelConfig:
+    """A Hugging Face config.json as our config."""
+    return family_for(raw).read_config(raw)
+
+
+def family_of(config: ModelConfig) -> Family:
+    """The first family whose layout holds everything of `config`. Raises ConfigError naming what the first one lacks."""
+    refusals = []
+    for name in FAMILIES:
+        family = FAMILIES.get(name)
+        try:
+            family.write_config(config)
+        except ConfigError as error:
+            refusals.append(error)
+        else:
+            return family
+    raise refusals[0]
+
+
+def write_config(config: ModelConfig) -> dict[str, Any]:
+    """Our config as a Hugging Face config.json. Raises ConfigError naming what cannot be expressed."""
+    return family_of(config).write_config(config)

@@ -1,0 +1,159 @@
+"""Checkpoint layouts as tables: the tensor names of a file, ours, and a reversible operation between the two. No torch.
+
+Read forwards a table imports, read backwards it exports. Names are generated from the table and the config and compared as
+sets with the names that a file holds, so that row order means nothing and every mismatch is reported at once.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from onehop.base.errors import CheckpointError
+from onehop.config.model import BlockConfig, ModelConfig, StackConfig
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a row applies: to layer `layer` of a stack, or (layer None) once to the whole model."""
+
+    config: ModelConfig
+    stack: StackConfig
+    layer: int | None = None
+
+    @property
+    def block(self) -> BlockConfig:
+        """The block of this layer."""
+        assert self.layer is not None, "a row without {i} has no block"
+        names, blocks = self.stack.pattern, {block.name: block for block in self.stack.blocks}
+        return blocks[names[self.layer % len(names)]]
+
+
+@dataclass(frozen=True)
+class Op:
+    """What turns their tensors into ours, by name; `weights/ops.py` executes it, forwards and backwards.
+
+    `sizes` gives the rows of each part, for operations that cut.
+    """
+
+    name: str
+    sizes: Callable[[Site], tuple[int, ...]] = lambda site: ()
+
+
+SAME = Op("same")
+TRANSPOSE = Op("transpose")
+
+
+def rows(sizes: Callable[[Site], tuple[int, ...]]) -> Op:
+    """One of their tensors holds several of ours, one below the other, with so many rows each."""
+    return Op("rows", sizes)
+
+
+def always(site: Site) -> bool:
+    """For a row without a condition."""
+    return True
+
+
+@dataclass(frozen=True)
+class Move:
+    """One row: their name, our name (or names, where theirs is fused), and the operation between the tensors.
+
+    {i} runs over the layers (of the encoder where our name begins with `encoder.`); a name without {i} occurs once.
+    """
+
+    theirs: str
+    ours: str | tuple[str, ...]
+    op: Op = SAME
+    when: Callable[[Site], bool] = always
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A tensor that a file may carry although it repeats another one: not needed, but refused where the two differ."""
+
+    theirs: str
+    of: str
+    when: Callable[[Site], bool] = always
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A known leftover that no model needs. {i} stands for any number."""
+
+    theirs: str
+    reason: str
+
+    def fits(self, name: str) -> bool:
+        """Whether `name` is such a leftover."""
+        return re.fullmatch(re.escape(self.theirs).replace(r"\{i\}", r"\d+"), name) is not None
+
+
+Row = Move | Twin | Drop
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A row with its names filled in: these tensors of theirs become those of ours."""
+
+    theirs: tuple[str, ...]
+    ours: tuple[str, ...]
+    op: str = "same"
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What to do with each tensor of a file: the claims, pairs that must be equal, and leftovers with their reasons."""
+
+    claims: tuple[Claim, ...]
+    twins: tuple[tuple[str, str], ...] = ()
+    dropped: tuple[tuple[str, str], ...] = ()
+
+
+def claims(table: Sequence[Row], config: ModelConfig) -> Iterator[Claim]:
+    """Every row that holds for `config`, once for each layer."""
+    for row in table:
+        if isinstance(row, Move):
+            ours = (row.ours,) if isinstance(row.ours, str) else row.ours
+            for site in _sites(row.theirs, ours[0], config):
+                if row.when(site):
+                    yield Claim(
+                        (_named(row.theirs, site),),
+                        tuple(_named(o, site) for o in ours),
+                        row.op.name,
+                        row.op.sizes(site),
+                    )
+
+
+def match(table: Sequence[Row], config: ModelConfig, found: Iterable[str], *, where: str) -> Matched:
+    """Hold the table against the names in a file. Raises CheckpointError naming all that is missing or unexpected."""
+    names = set(found)
+    if config.n_layers > len(names):
+        raise CheckpointError(
+            f"{where}: the config says {config.n_layers} layers, but there are only {len(names)} tensors. "
+            "Check that the weights and the config belong to the same model."
+        )
+    claimed = tuple(claims(table, config))
+    needed = {name for claim in claimed for name in claim.theirs}
+    whole = Site(config, config)
+    twins = tuple((r.theirs, r.of) for r in table if isinstance(r, Twin) and r.theirs in names and r.when(whole))
+    spare = names - needed - {name for name, _ in twins}
+    drops = [row for row in table if isinstance(row, Drop)]
+    dropped = {name: row.reason for name in sorted(spare) for row in drops if row.fits(name)}
+    absent, unclaimed = needed - names, spare - dropped.keys()
+    if absent or unclaimed:
+        raise CheckpointError.names(absent=absent, unclaimed=unclaimed, where=where)
+    return Matched(claimed, twins, tuple(dropped.items()))
+
+
+def _sites(theirs: str, ours: str, config: ModelConfig) -> Iterator[Site]:
+    if "{i}" not in theirs:
+        yield Site(config, config)
+        return
+    stack: StackConfig | None = config.encoder if ours.startswith("encoder.") else config
+    if stack is not None:
+        for i in range(stack.n_layers):
+            yield Site(config, stack, i)
+
+
+def _named(template: str, site: Site) -> str:
+    return template if site.layer is None else template.replace("{i}", str(site.layer))
