@@ -1,0 +1,78 @@
+"""PyTorch's scaled_dot_product_attention, wherever it can express a score rule exactly.
+
+Its kernels follow FlashAttention (Dao et al. 2022, arXiv:2205.14135). A mask or a bias, except for the plain triangle, has to
+be laid out for it, (1 | B, 1 | H, T, S); `tiled` needs no such memory.
+"""
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from onehop.parts.keys import Keys
+from onehop.parts.score_plain import wide
+from onehop.parts.score_rule import ScoreRule, learned
+from onehop.parts.sight import Sight
+
+
+def fused(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight) -> Tensor:
+    """Let q (B, T, H, D) look at `keys` -> (B, T, H, Dv), for the rules of which `why_not_fused` has nothing to say."""
+    k, v = keys.dense()  # (B, S, K, D), (B, S, K, Dv)
+    triangle = sight.is_triangle and rule.bias is None and q.size(1) > 1
+    mask = None if triangle else _mask(q, rule, sight)
+    width = v.size(-1)
+    if width != q.size(-1):  # the kernels want one width: zeros change neither scores nor the values' own columns
+        q, k, v = (_widened(x, max(width, q.size(-1))) for x in (q, k, v))
+    if not triangle and (mask is None or q.size(1) == 1):
+        return _by_group(q, k, v, mask, rule.scale)[..., :width]
+    y = F.scaled_dot_product_attention(
+        q.transpose(1, 2),  # (B, H, T, D)
+        k.transpose(1, 2),  # (B, K, S, D)
+        v.transpose(1, 2),
+        attn_mask=mask,
+        is_causal=triangle,
+        scale=rule.scale,
+        enable_gqa=q.size(2) != k.size(2),
+    )  # (B, H, T, D)
+    return y.transpose(1, 2)[..., :width]  # (B, T, H, Dv)
+
+
+def why_not_fused(q: Tensor, rule: ScoreRule, sight: Sight) -> str | None:
+    """What of the rule PyTorch's kernel cannot express; None if it can do all of it."""
+    if rule.change is not None:
+        return "a score rule of your own is known to the plain kernel only"
+    if rule.softcap is not None:
+        return "PyTorch's fused kernel has no softcap"
+    if rule.sinks is not None:
+        return "PyTorch's fused kernel has no sinks"
+    if rule.drop_key is not None:
+        return "PyTorch's fused kernel draws its own dropout, which nobody can repeat"
+    if learned(rule.bias):
+        return "PyTorch's fused kernel gives no gradient to a learned bias"
+    return None
+
+
+def _mask(q: Tensor, rule: ScoreRule, sight: Sight) -> Tensor | None:
+    """What is added to the scores, (1 | B, 1 | H, T, S): booleans, or numbers, in float32 even beside 16-bit q."""
+    sees = None if sight.is_everything else sight.mask
+    if rule.bias is None:
+        return sees
+    bias = rule.bias(sight.q.at, sight.k.at).to(wide(q).dtype)
+    return bias if sees is None else bias.masked_fill(~sees, -math.inf)
+
+
+def _by_group(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """All queries of a group of heads against its keys in one product, each key read once; (B, T, H, D).
+
+    Holds where the queries of a group share their mask rows: no mask at all, or one query, mask (1 | B, 1 | H, 1, S).
+    """
+    (b, t, h, d), n_kv = q.shape, k.size(2)
+    q = q.view(b, t, n_kv, h // n_kv, d).permute(0, 2, 3, 1, 4).reshape(b, n_kv, -1, d)  # (B, K, G·T, D)
+    if mask is not None and mask.size(1) > 1:
+        mask = mask.squeeze(2).unflatten(1, (n_kv, -1))  # (1 | B, K, G, S)
+    y = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, scale=scale)
+    return y.reshape(b, h, t, d).transpose(1, 2)
+
+
+def _widened(x: Tensor, width: int) -> Tensor:
+    return F.pad(x, (0, width - x.size(-1)))
