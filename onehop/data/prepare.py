@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from onehop.base.errors import TextError
 from onehop.base.files import atomic_folder, atomic_write
 from onehop.data.shards import FORMAT, Progress, Shards, write_shards
 from onehop.data.sources import Source, open_source
@@ -53,7 +54,7 @@ def prepare(
     source = open_source(
         files=files, corpus=corpus, n_documents=n_documents, separator=separator, jsonl_field=jsonl_field, seed=seed
     )
-    given = None if tokenizer in TRAINED else Tokenizer.load(tokenizer)
+    given = None if tokenizer in TRAINED else _load(tokenizer)
     kind = [str(tokenizer), vocab_size if tokenizer == "bpe" else None] if given is None else [given.fingerprint]
     key = hashlib.sha256(json.dumps([FORMAT, source.fingerprint(), kind, validation, seed]).encode()).hexdigest()[:16]
     place = Path(folder) / key
@@ -74,6 +75,15 @@ def prepare(
         place,
         reused,
     )
+
+
+def _load(path: str | Path) -> Tokenizer:
+    if not Path(path).exists():
+        raise TextError(
+            f"data.tokenizer={path} is neither {' nor '.join(TRAINED)}, and no such file exists. Give the path of a "
+            "tokenizer.json or of a checkpoint's folder."
+        )
+    return Tokenizer.load(path)
 
 
 def _train(kind: str, source: Source, split: Split, *, vocab_size: int, progress: Progress | None) -> Tokenizer:

@@ -172,10 +172,11 @@ def _json_lines(path: Path, field: str) -> Iterator[str]:
             except ValueError as error:
                 raise DataError(f"{path}:{number} is not JSON ({error}). Each line must be one JSON object.") from error
             if not isinstance(row, dict) or not isinstance(row.get(field), str):
-                known = ", ".join(key for key, value in row.items() if isinstance(value, str)) if row else ""
+                fields = row if isinstance(row, dict) else {}
+                known = next((key for key, value in fields.items() if isinstance(value, str)), "NAME")
                 raise DataError(
-                    f"{path}:{number} has no text in the field {field!r}. Say which field holds it: data.jsonl_field="
-                    f"{known or 'NAME'}."
+                    f"{path}:{number} has no text in the field {field!r}. Say which field holds it, for example "
+                    f"data.jsonl_field={known}."
                 )
             yield row[field]
 
