@@ -29,7 +29,7 @@ def read_config(raw: dict[str, Any]) -> ModelConfig:
 
 
 def family_of(config: ModelConfig) -> Family:
-    """The first family whose layout holds everything of `config`. Raises ConfigError naming what the first one lacks."""
+    """The first family whose layout holds all of `config`. Raises ConfigError naming what the first one lacks."""
     refusals = []
     for name in FAMILIES:
         family = FAMILIES.get(name)

@@ -1,4 +1,4 @@
-"""The keys of a config.json as a table: each is read into our config and written back, refused, or harmless for a reason.
+"""The keys of a config.json as a table: each is read and written back, or refused, or harmless for a reason.
 
 Our side of a row is a dotted path (`attention.n_heads`), as a recipe would write it. No torch.
 """
@@ -94,7 +94,7 @@ class Only:
         if value is not None and value not in self.values:
             known = " or ".join(repr(v) for v in self.values)
             raise CheckpointError(
-                f"config.json: {self.theirs}={value!r} cannot be honoured: {self.why}. Known: {known}."
+                f"config.json: {self.theirs}={value!r} cannot be honoured: {self.why}. Needed: {known or 'null'}."
             )
         return {}
 
@@ -127,7 +127,7 @@ def _quantised(raw: Json) -> Json:
         return {}
     method = found.get("quant_method", "unnamed") if isinstance(found, dict) else found
     raise CheckpointError(
-        f"the weights are quantised (quant_method={method}), which cannot be read. Use the model's unquantised checkpoint."
+        f"the weights are quantised (quant_method={method}), which cannot be read. Use the unquantised checkpoint."
     )
 
 
@@ -136,7 +136,7 @@ def _language_model(raw: Json) -> Json:
     found = raw.get("architectures") or []
     if not isinstance(found, list) or any(not str(a).endswith(LANGUAGE_MODELS) for a in found):
         raise CheckpointError(
-            f"config.json: architectures={found!r} is no language model. A class that ends in {LANGUAGE_MODELS[0]} is needed."
+            f"config.json: architectures={found!r} is no language model. Its name should end in {LANGUAGE_MODELS[0]}."
         )
     return {}
 
@@ -173,15 +173,11 @@ COMMON_ROWS: tuple[KeyRow, ...] = (
     Keys("architectures", _language_model),
     Keys("quantization_config compression_config", _quantised),
     Harmless("model_type", "read before this table is chosen"),
-    Harmless(
-        "_name_or_path name_or_path _commit_hash transformers_version transformers.js_config", "where it came from"
-    ),
-    Harmless("unsloth_version unsloth_fixed is_llama_config", "where it came from"),
+    Harmless("_name_or_path name_or_path _commit_hash transformers_version transformers.js_config", "its origin"),
+    Harmless("unsloth_version unsloth_fixed is_llama_config", "its origin"),
     Harmless("auto_map", "code that a folder names is never run; the family's own definition is followed"),
     Harmless("torch_dtype dtype", "each tensor's own header says its dtype"),
-    Harmless(
-        "bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id", "for generation, not for logits"
-    ),
+    Harmless("bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id", "for generation"),
     Harmless("use_cache output_attentions output_hidden_states return_dict torchscript use_bfloat16", "how it is run"),
     Harmless("_attn_implementation attn_implementation _attn_implementation_autoset", "which kernel computes the same"),
     Harmless("gradient_checkpointing tf_legacy_loss neftune_noise_alpha", "training only"),
@@ -189,8 +185,8 @@ COMMON_ROWS: tuple[KeyRow, ...] = (
     Harmless("tokenizer_class model_max_length max_sequence_length prefix", "for the tokenizer"),
     Harmless("keys_to_ignore_at_inference chunk_size_feed_forward", "names and sizes of intermediate results"),
     Harmless(
-        "max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p "
-        "typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids "
+        "max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k "
+        "top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids "
         "num_return_sequences output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id "
         "remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens",
         "generation settings of old files",

@@ -1,4 +1,4 @@
-"""A checkpoint family: its config keys and its tensors, each one two-way table; and reading and writing by them. No torch."""
+"""A checkpoint family: its config keys and its tensors, two tables that are read and written by. No torch."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +41,7 @@ def no_limits(config: ModelConfig) -> Iterator[str]:
 class Family:
     """One family in one layout.
 
-    `structure` is what all its models have in common, as paths of our config; `limits` yields what its own code refuses.
+    `structure`: what all its models have in common, as paths of our config; `limits`: what its own code refuses.
     """
 
     name: str  # config.json's model_type
@@ -130,7 +130,7 @@ def _part_leaves(value: Any, leaf: Leaf) -> Iterator[tuple[Leaf, Any]]:
 
 
 def _normal(part: Part, name: str) -> Any:
-    """A field's value in its plainest form: a default that is spelled out is one, a fixed NTK scaling is another base."""
+    """A field's value in its plainest form: a default spelled out is a default, a fixed NTK scaling another base."""
     value = getattr(part, name)
     if not isinstance(part, AttentionConfig):
         return value
@@ -143,14 +143,16 @@ def _normal(part: Part, name: str) -> Any:
     return value
 
 
+TABLES: Mapping[str, Choices[Any]] = {
+    "attention": ATTENTIONS,
+    "ffn": FFNS,
+    "norm": NORMS,
+    "position": POSITIONS,
+    "score": SCORES,
+}
+
+
 def _is_own(path: str, value: Any) -> bool:
     """Whether a kind was added by a user's file."""
-    tables: dict[str, Choices[Any]] = {
-        "score": SCORES,
-        "position": POSITIONS,
-        "ffn": FFNS,
-        "norm": NORMS,
-        "attention": ATTENTIONS,
-    }
-    table = tables.get(path.rpartition(".")[2])
+    table = TABLES.get(path.rpartition(".")[2])
     return table is not None and isinstance(value, str) and table.is_own(value)

@@ -1,12 +1,12 @@
 """The keys of rotary positions, in both ages of config.json. No torch.
 
-For years files carried `rope_theta` and `rope_scaling` (with `type` or `rope_type`); today's carry `rope_parameters`. Both are
-read, and both are written: a reader of the old age that found only the new keys would fall back to theta 10000 without a word.
+For years files carried `rope_theta` and `rope_scaling` (with `type` or `rope_type`); today's carry `rope_parameters`.
+Both are read, and both are written: a reader of the old age that found only the new keys would take theta 10000 without
+a word.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from onehop.base.errors import CheckpointError
 from onehop.config.model import ModelConfig
@@ -67,7 +67,7 @@ class Rope:
         part = table.get("partial_rotary_factor", 1)
         if part != 1:
             raise CheckpointError(
-                f"config.json: partial_rotary_factor={part!r} cannot be honoured: here whole heads turn."
+                f"config.json: partial_rotary_factor={part!r} cannot be honoured: whole heads turn here."
             )
         length = _length(raw, self.length)
         scaling = _scaling(table, length)
@@ -121,7 +121,7 @@ def _table(raw: Json, theta: float) -> Json:
                 f"config.json says {key} twice and differently: {old[key]!r}, and {new[key]!r} in rope_parameters. "
                 "Remove the wrong one."
             )
-    table = {"rope_type": "default", "rope_theta": theta} | old | new
+    table: Json = {"rope_type": "default", "rope_theta": theta} | old | new
     table["rope_type"] = ALIASES.get(table["rope_type"], table["rope_type"])
     _refuse_unknown(table)
     outer = raw.get(ORIGINAL)
@@ -152,7 +152,7 @@ def _refuse_unknown(table: Json) -> None:
     for key in table:
         if key not in FIELDS[kind] and key not in IGNORED:
             raise CheckpointError(
-                f"config.json: {key}={table[key]!r} is unknown for rotary scaling {kind!r} and could change numbers."
+                f"config.json: {key}={table[key]!r} is unknown for rotary scaling {kind!r} and could change them."
             )
     for key in NEEDED.get(kind, ()):
         if key not in table:
@@ -181,7 +181,7 @@ def _scaling(table: Json, length: int) -> Json | None:
 
 
 def _idle(scaling: Json) -> set[str]:
-    """Fields that their code does not look at: what a given attention factor would be computed from, halves of a pair, zeros."""
+    """Fields that their code does not look at: those below a given attention factor, half of a pair, zeros."""
     idle = {field for field in ("beta_fast", "beta_slow") if not scaling.get(field)}
     if scaling["kind"] == "yarn":
         pair = {"mscale", "mscale_all_dim"}

@@ -1,7 +1,7 @@
 """Checkpoint layouts as tables: the tensor names of a file, ours, and a reversible operation between the two. No torch.
 
-Read forwards a table imports, read backwards it exports. Names are generated from the table and the config and compared as
-sets with the names that a file holds, so that row order means nothing and every mismatch is reported at once.
+Read forwards a table imports, read backwards it exports. Names are generated from the table and the config and compared
+as sets with the names that a file holds, so that row order means nothing and every mismatch is reported at once.
 """
 
 import re
