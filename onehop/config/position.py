@@ -127,4 +127,4 @@ class T5Config(PositionConfig):
 POSITIONS: Choices[type[PositionConfig]] = Choices(
     "attention.position", {"rope": RopeConfig, "alibi": AlibiConfig, "t5": T5Config, "none": PositionConfig}
 )
-Position = Annotated[SerializeAsAny[PositionConfig], BeforeValidator(by_kind(POSITIONS))]
+Position = Annotated[SerializeAsAny[PositionConfig], BeforeValidator(by_kind(POSITIONS, default="rope"))]

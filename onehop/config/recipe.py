@@ -90,7 +90,7 @@ class TrainConfig(Part):
         if self.warmup > self.steps:
             raise broken_rule(f"warmup={self.warmup} is longer than train.steps={self.steps}. Use a smaller warmup.")
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise broken_rule(f"betas={self.betas} must lie in [0, 1)")
+            raise broken_rule(f"betas={self.betas} must lie in [0, 1). Use 0.9,0.95.")
         return self
 
 

@@ -1,0 +1,121 @@
+"""Named shapes: their sizes, counted by hand from the config, are the published models'."""
+
+import pytest
+
+import onehop
+from onehop.base.errors import ConfigError
+from onehop.config import ModelConfig
+from onehop.config.presets import PRESETS
+
+
+def norm_weights(norm, width):
+    """A norm's own weights: none, one vector, or a vector and its bias."""
+    if norm.kind == "none":
+        return 0
+    return width * (norm.affine + (norm.kind == "layer" and norm.bias))
+
+
+def attention_weights(d, a):
+    q, kv = a.n_heads * a.d_head, a.n_kv_heads * a.d_head
+    total = d * q + 2 * d * kv + q * d
+    total += (q + 2 * kv) * a.bias + d * a.bias_out + a.n_heads * a.sinks
+    if a.qk_norm is not None:
+        widths = (a.d_head, a.d_head) if a.qk_norm.span == "head" else (q, kv)
+        total += sum(norm_weights(a.qk_norm.norm, width) for width in widths)
+    return total
+
+
+def ffn_weights(d, f):
+    if f.kind == "plain":
+        return 2 * d * f.d_ff + (f.d_ff + d) * f.bias
+    if f.kind == "gated":
+        return 3 * d * f.d_ff + (2 * f.d_ff + d) * f.bias
+    one = {"gated": 3, "plain": 2}[f.expert] * d * f.d_ff
+    return d * f.n_experts + f.n_experts * one
+
+
+def block_weights(d, block):
+    sublayers = 2 if block.cross is None else 3
+    norms = sublayers * (block.norm_in + (block.norm_out != "none")) * norm_weights(block.norm, d)
+    cross = 0 if block.cross is None else attention_weights(d, block.cross)
+    return attention_weights(d, block.attention) + cross + ffn_weights(d, block.ffn) + norms
+
+
+def stack_weights(d, stack):
+    return sum(block_weights(d, block) for block in stack.layers()) + norm_weights(stack.final_norm, d)
+
+
+def all_weights(m):
+    total = m.vocab_size * m.d_model * (1 if m.head.tied else 2) + stack_weights(m.d_model, m)
+    total += m.max_len * m.d_model * (m.embed.position == "learned")
+    if m.encoder is not None:
+        assert m.encoder.share_embedding
+        assert m.encoder.embed.position != "learned"
+        total += stack_weights(m.d_model, m.encoder)
+    return total
+
+
+SIZES = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "llama-2-7b": 6_738_415_616,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
+    "gemma-3-270m": 268_098_176,
+}
+
+
+@pytest.mark.parametrize(("name", "size"), SIZES.items())
+def test_a_published_model_has_its_published_number_of_weights(name, size):
+    assert all_weights(onehop.presets[name]) == size
+
+
+def test_the_original_transformer_has_about_the_65_million_weights_of_its_table():
+    """Table 3 of the paper rounds, and its vocabulary is "about 37000"."""
+    assert all_weights(onehop.presets["original-transformer-base"]) == 63_045_632
+
+
+def test_tiny_shapes_are_below_a_million_weights():
+    tiny = [name for name in onehop.presets if name.startswith("tiny")]
+    assert sorted(tiny) == ["tiny", "tiny-encoder-decoder", "tiny-gpt2", "tiny-moe"]
+    for name in tiny:
+        assert all_weights(onehop.presets[name]) < 1_000_000
+
+
+def test_the_mapping_gives_names_and_finished_configs():
+    assert list(onehop.presets) == list(PRESETS)
+    assert len(onehop.presets) == len(PRESETS)
+    assert "gpt2" in onehop.presets
+    assert all(isinstance(config, ModelConfig) for config in onehop.presets.values())
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"^preset 'llama-3-80b' does not exist\. Did you mean llama-3-8b\?$"):
+        onehop.presets["llama-3-80b"]
+    with pytest.raises(ConfigError, match=r"^preset='gpt-2' does not exist\. Did you mean gpt2\?$"):
+        ModelConfig(preset="gpt-2")
+
+
+def test_a_preset_is_the_start_of_a_config_in_python_too():
+    config = ModelConfig(preset="gpt2", n_layers=2, attention={"window": 64})
+    assert (config.n_layers, config.d_model) == (2, 768)
+    assert config.blocks[0].attention.window == 64
+    assert config.blocks[0].attention.n_heads == 12
+
+
+def test_building_a_preset_twice_gives_equal_configs_that_share_nothing():
+    one, two = onehop.presets["gemma-3-270m"], onehop.presets["gemma-3-270m"]
+    assert one == two
+    assert hash(one) == hash(two)
+    assert len({one, two, onehop.presets["gpt2"]}) == 2
+
+
+def test_five_local_layers_stand_to_one_global_one():
+    layers = [block.name for block in onehop.presets["gemma-3-270m"].layers()]
+    assert layers == (["local"] * 5 + ["global"]) * 3
+    windows = [block.attention.window for block in onehop.presets["gemma-3-270m"].layers()]
+    assert windows[:6] == [512] * 5 + [None]
