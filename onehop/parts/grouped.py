@@ -1,0 +1,62 @@
+"""One product per expert over the tokens that visit it: no token is dropped and none is padded."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Visits sorted by expert. A visit is one (token, choice) pair; N tokens with k choices make M = N · k of them."""
+
+    order: Tensor  # (M,) int64, numbers of the visits, those of expert 0 first
+    ends: Tensor  # (E,) int32, where the run of each expert ends
+
+    @classmethod
+    def of(cls, indices: Tensor, n_experts: int) -> "Groups":
+        """Sort the visits of experts `indices` (N, k)."""
+        flat = indices.flatten()  # (M,)
+        counts = torch.zeros(n_experts, dtype=torch.int32, device=flat.device)
+        counts.index_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
+        return cls(flat.argsort(stable=True), counts.cumsum(0, dtype=torch.int32))
+
+    def back(self) -> Tensor:
+        """(M,) int64: the place of each visit in the sorted order."""
+        places = torch.arange(self.order.numel(), device=self.order.device)
+        return torch.empty_like(self.order).scatter_(0, self.order, places)
+
+
+def grouped_linear(x: Tensor, w: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Rows of expert e times w[e]ᵀ, plus bias[e]: x (M, in), w (E, out, in), ends (E,), bias (E, out) -> (M, out)."""
+    if not _fits_grouped_mm(x, w):
+        return plain_grouped_linear(x, w, ends, bias)
+    y = F.grouped_mm(x, w.transpose(1, 2), offs=ends)  # (M, out)
+    return y if bias is None else y + _per_row(bias, ends, x.size(0))
+
+
+def plain_grouped_linear(x: Tensor, w: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The definition: a loop over the experts that are visited."""
+    experts, biases = w.unbind(), [None] * w.size(0) if bias is None else bias.unbind()
+    out, start = [x.new_zeros(0, w.size(1))], 0
+    for e, end in enumerate(ends.tolist()):
+        if end > start:
+            out.append(F.linear(x[start:end], experts[e], biases[e]))
+        start = end
+    return torch.cat(out)
+
+
+def _fits_grouped_mm(x: Tensor, w: Tensor) -> bool:
+    """F.grouped_mm takes no float64, and rows must be a multiple of 16 bytes apart."""
+    return (
+        x.dtype == w.dtype
+        and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        and all(width * x.element_size() % 16 == 0 for width in w.shape[1:])
+    )
+
+
+def _per_row(bias: Tensor, ends: Tensor, rows: int) -> Tensor:
+    """Turn bias (E, out) into (rows, out), each row that of its expert."""
+    expert = torch.searchsorted(ends, torch.arange(rows, dtype=ends.dtype, device=ends.device), right=True)
+    return bias[expert]

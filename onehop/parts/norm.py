@@ -1,0 +1,106 @@
+"""Norms: give each token's vector a standard size.
+
+Statistics, offset + weight and the product with it are taken in float32 (float64 for float64 input) and rounded once,
+to the input's dtype. Some published code rounds before it multiplies by the weight; the two differ by one rounding.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from onehop.base.choices import Choices
+from onehop.config.norm import LayerNormConfig, NormConfig, RMSNormConfig
+
+
+class RMSNorm(nn.Module):
+    """y = x / rms(x) · (offset + weight) over the last axis: (…, C) -> (…, C).
+
+    Zhang and Sennrich 2019, arXiv:1910.07467, equation 4.
+    """
+
+    def __init__(self, width: int, cfg: RMSNormConfig):
+        super().__init__()
+        self.width, self.eps, self.offset = width, cfg.eps, cfg.offset
+        self.weight = nn.Parameter(torch.empty(width)) if cfg.affine else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Make the fresh norm multiply by 1."""
+        if self.weight is not None:
+            nn.init.constant_(self.weight, 1 - self.offset)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, C) -> (…, C) of the same dtype."""
+        weight = self.weight
+        if weight is None or (self.offset == 0 and weight.dtype == x.dtype):
+            return F.rms_norm(x, (self.width,), weight, self.eps)
+        h = x.to(wide(x.dtype))
+        return F.rms_norm(h, (self.width,), weight.to(h.dtype) + self.offset, self.eps).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, eps={self.eps}, offset={self.offset}"
+
+
+class LayerNorm(nn.Module):
+    """y = (x - mean) / std · (offset + weight) + bias over the last axis: (…, C) -> (…, C).
+
+    Ba et al. 2016, arXiv:1607.06450, equation 4.
+    """
+
+    def __init__(self, width: int, cfg: LayerNormConfig):
+        super().__init__()
+        self.width, self.eps, self.offset = width, cfg.eps, cfg.offset
+        self.weight = nn.Parameter(torch.empty(width)) if cfg.affine else None
+        self.bias = nn.Parameter(torch.empty(width)) if cfg.affine and cfg.bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Make the fresh norm multiply by 1 and add 0."""
+        if self.weight is not None:
+            nn.init.constant_(self.weight, 1 - self.offset)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, C) -> (…, C) of the same dtype."""
+        weight: Tensor | None = self.weight
+        bias: Tensor | None = self.bias
+        if weight is None or (self.offset == 0 and weight.dtype == x.dtype):
+            return F.layer_norm(x, (self.width,), weight, bias, self.eps)
+        h = x.to(wide(x.dtype))
+        bias = None if bias is None else bias.to(h.dtype)
+        return F.layer_norm(h, (self.width,), weight.to(h.dtype) + self.offset, bias, self.eps).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, eps={self.eps}, offset={self.offset}"
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which statistics are taken: float32, or float64 for float64."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def plain_rms_norm(x: Tensor, weight: Tensor | None, *, offset: int, eps: float) -> Tensor:
+    """The definition of RMSNorm."""
+    h = x.to(wide(x.dtype))
+    y = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)
+    return (y if weight is None else y * (offset + weight.to(y.dtype))).to(x.dtype)
+
+
+def plain_layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, *, offset: int, eps: float) -> Tensor:
+    """The definition of LayerNorm."""
+    h = x.to(wide(x.dtype))
+    centred = h - h.mean(-1, keepdim=True)
+    y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    y = y if weight is None else y * (offset + weight.to(y.dtype))
+    return (y if bias is None else y + bias.to(y.dtype)).to(x.dtype)
+
+
+def no_norm(width: int, cfg: NormConfig) -> nn.Module:
+    """Pass the input on."""
+    return nn.Identity()
+
+
+NORMS: Choices[Callable[..., nn.Module]] = Choices("norm", {"rms": RMSNorm, "layer": LayerNorm, "none": no_norm})

@@ -1,0 +1,80 @@
+"""RoPE: turn q and k by angles proportional to their positions, so that q·k depends on the distance between them."""
+
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor
+
+from onehop.config.position import RopeConfig
+from onehop.parts.constant import Constant
+from onehop.parts.rope_scaling import STRETCHES, plain_inv_freq
+from onehop.parts.scheme import PositionScheme
+
+
+class Rope(PositionScheme):
+    """Rotary positions: dims j and j + width/2 of each head are a pair, turned by position · inv_freq[j] radians.
+
+    Su et al. 2021, arXiv:2104.09864, equation 34, with its pairs (2j, 2j + 1) stored as (j, j + width/2); dims from
+    `width` on are left alone. Nothing is learned and nothing follows the model's dtype: angles are taken in float64 (float32
+    on mps) and rounded to float32 only as cos and sin, because bf16 cannot even hold position 257.
+    """
+
+    turns = True
+
+    def __init__(self, cfg: RopeConfig, d_head: int):
+        super().__init__()
+        self.cfg, self.width = cfg, cfg.width or d_head
+        plain = plain_inv_freq(cfg.theta, self.width)  # (width/2,)
+        self._plain = Constant(plain)
+        self._stretch = None if cfg.scaling is None else STRETCHES.get(cfg.scaling.kind)
+        self.at_read = self._stretch is not None and self._stretch.at_read
+        self.attention_factor = 1.0 if self._stretch is None else self._stretch.attention_factor(cfg.scaling)
+        self._fixed = Constant(self._stretched(plain, None))
+
+    @property
+    def key(self) -> Hashable:
+        return self.cfg, self.width
+
+    def inv_freq(self, length: int | Tensor | None = None) -> Tensor:
+        """Radians per token of each pair, float64: (width/2,), or (B, width/2) for texts of `length` (B,) tokens."""
+        if isinstance(length, int):
+            length = torch.tensor(length, device="cpu")
+        if length is None or not self.at_read:
+            return self._fixed.on(torch.device("cpu") if length is None else length.device)
+        return self._stretched(self._plain.on(length.device), length)
+
+    def angles(self, at: Tensor, *, dtype: torch.dtype, length: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The cos and sin at positions (B, T) of texts of `length` (B,) tokens -> (B, T, width/2) twice.
+
+        float64 for q and k of that `dtype`, else float32. Both carry the attention factor.
+        """
+        exact = torch.float32 if at.device.type == "mps" else torch.float64
+        if self.at_read and length is not None:
+            freq = self._stretched(self._plain.on(at.device), length).unsqueeze(1)  # (B, 1, width/2)
+        else:
+            freq = self._fixed.on(at.device)  # (width/2,)
+        angle = at.unsqueeze(-1).to(exact) * freq.to(exact)  # (B, T, width/2)
+        cos, sin = angle.cos(), angle.sin()
+        if self.attention_factor != 1.0:
+            cos, sin = cos * self.attention_factor, sin * self.attention_factor
+        kept = torch.float64 if dtype == torch.float64 else torch.float32
+        return cos.to(kept), sin.to(kept)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Vectors (B, T, H, D) turned by angles (B, T, width/2) -> (B, T, H, D); products in cos's dtype, rounded once."""
+        cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)  # (B, T, 1, width/2)
+        a, b, *rest = x.split(self._split(x), dim=-1)
+        turned = [(a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype)]
+        return torch.cat([*turned, *rest], dim=-1)
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}, theta={self.cfg.theta:g}, scaling={self.cfg.scaling and self.cfg.scaling.kind}"
+
+    def _split(self, x: Tensor) -> list[int]:
+        half, rest = self.width // 2, x.size(-1) - self.width
+        return [half, half, rest] if rest else [half, half]
+
+    def _stretched(self, plain: Tensor, length: Tensor | None) -> Tensor:
+        if self._stretch is None:
+            return plain
+        return self._stretch.inv_freq(self.cfg.scaling, plain, theta=self.cfg.theta, length=length)

@@ -1,0 +1,56 @@
+"""The base of all position schemes."""
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from onehop.parts.keys import Keys
+
+if TYPE_CHECKING:
+    from onehop.parts.step import Step
+
+
+class PositionScheme(nn.Module):
+    """How attention knows where tokens stand. This base knows nothing: no order but what the mask gives.
+
+    A scheme may turn q and k by angles (`turns`: it has `angles` and `rotate`), or add to the scores (`biases`: it has
+    `forward`), or both. Angles that depend on the length of the whole text are applied to keys when these are read
+    (`at_read`), so that decoding from a cache equals a fresh pass over the text.
+    """
+
+    turns = False
+    biases = False
+    at_read = False
+
+    @property
+    def key(self) -> Hashable:
+        """What schemes with the same angles have in common; they are computed once per step."""
+        return id(self)
+
+    def turn(self, q: Tensor, k: Tensor, step: "Step") -> tuple[Tensor, Tensor]:
+        """New queries (B, T, H, D) and keys (B, T, K, D), placed; keys as they go into the cache."""
+        if not self.turns:
+            return q, k
+        cos, sin = step.angles(self, step.places, q)
+        return self.rotate(q, cos, sin), k if self.at_read else self.rotate(k, cos, sin)
+
+    def turn_read(self, keys: Keys, step: "Step") -> Keys:
+        """Keys as they come out of the cache, placed."""
+        if not (self.turns and self.at_read):
+            return keys
+        k, v = keys.dense()
+        return Keys(self.rotate(k, *step.angles(self, keys.places, k)), v, keys.places)
+
+    def angles(self, at: Tensor, *, dtype: torch.dtype, length: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The cos and sin at positions (B, T) of texts of `length` (B,) tokens -> (B, T, width/2) twice, for q of `dtype`."""
+        raise NotImplementedError(f"{type(self).__name__} turns, but has no angles")
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Vectors (B, T, H, D) turned by angles (B, T, width/2) -> (B, T, H, D)."""
+        raise NotImplementedError(f"{type(self).__name__} turns, but cannot rotate")
+
+    def forward(self, q_at: Tensor, k_at: Tensor) -> Tensor:
+        """What is added to the scores of queries at (B | 1, T) and keys at (B | 1, S) -> (B | 1, H, T, S)."""
+        raise NotImplementedError(f"{type(self).__name__} does not bias scores")
