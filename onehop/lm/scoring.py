@@ -1,0 +1,215 @@
+"""How likely a model finds given text: log-probabilities, loss, perplexity, bits per byte."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from onehop.base.errors import DataError, RequestError
+from onehop.generate.sample import wide
+from onehop.parts.linear import pack
+
+if TYPE_CHECKING:
+    from onehop.lm.language_model import LanguageModel, Prompt
+
+ROWS = 8192  # tokens that are read at once
+HEAD_ROWS = 1024  # positions whose logits are in memory at once
+
+
+@dataclass(frozen=True)
+class Score:
+    """A continuation's log-probability in nats, token by token, and whether greedy decoding would have said it."""
+
+    token_ids: list[int]
+    token_logprobs: list[float]
+    greedy_ids: list[int]  # the likeliest token at each of these places
+
+    @property
+    def logprob(self) -> float:
+        """The sum over the tokens."""
+        return math.fsum(self.token_logprobs)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether each token is the likeliest at its place."""
+        return self.token_ids == self.greedy_ids
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Mean loss in nats per token over `n_tokens` scored tokens, and per byte of their UTF-8 text (none without text)."""
+
+    loss: float
+    n_tokens: int
+    n_bytes: int | None
+    how: str
+
+    @property
+    def perplexity(self) -> float:
+        """exp(loss)."""
+        return math.exp(self.loss)
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Bits that the model needs per byte of text: comparable between tokenizers."""
+        return None if not self.n_bytes else self.loss * self.n_tokens / math.log(2) / self.n_bytes
+
+
+def score(lm: "LanguageModel", context: "Prompt", continuation: "Prompt") -> Score:
+    """Log-probability of `continuation` after `context`, both texts or both token ids; its first token counts.
+
+    Texts are encoded together; where a token spans the join, the scored part begins with it, so it is never empty. What
+    exceeds the context length is cut from the left of `context`; `continuation` stays whole. An empty context needs a
+    start token. Encoder-decoder: `context` is the source.
+    """
+    limits = lm.limits
+    before, after = _split(lm, context, continuation)
+    if not after:
+        raise RequestError("the continuation is empty: there is nothing to score")
+    if limits.has_source:
+        return _score_answer(lm, before, after)
+    if not before:
+        if limits.start_id is None:
+            raise RequestError("the context is empty and this model has no start token. Give a context.")
+        before = [limits.start_id]
+    _check_ids(lm, [*before, *after])
+    if len(after) >= limits.max_len:
+        raise RequestError(
+            f"the continuation has {len(after)} tokens, and with one token before it this model's context of "
+            f"{limits.max_len} is exceeded. Shorten it."
+        )
+    text = [*before, *after][-limits.max_len :]
+    return _scores(lm, torch.tensor([text[:-1]], device=lm.model.embed.tokens.weight.device), after)
+
+
+def evaluate(lm: "LanguageModel", texts: "Sequence[Prompt]", *, stride: int | None = None) -> Evaluation:
+    """Mean loss over texts (or token ids), each read by itself from its begin token.
+
+    A text longer than the context is read in windows of the context's length that move on by `stride` tokens (none:
+    half of it); each token is scored once, in the first window that holds it, so that all but those of the first window
+    have at least context - stride tokens before them. The first token of a text is scored only if a begin token
+    precedes it.
+    """
+    if lm.config.encoder is not None:
+        raise RequestError("an encoder-decoder has no loss on plain text. Use score(source, answer).")
+    context = lm.config.max_len
+    stride = max(1, context // 2) if stride is None else stride
+    if not 1 <= stride <= context:
+        raise RequestError(f"stride={stride} must be between 1 and this model's context of {context}")
+    if lm.prepare:
+        pack(lm.model)
+    total, n_tokens, n_bytes, with_bytes = [], 0, 0, lm.tokenizer is not None
+    for text in texts:
+        ids = _begun(lm, text)
+        _check_ids(lm, ids)
+        n_bytes += _scored_bytes(lm, text, ids) if with_bytes else 0
+        for logprobs in _windows(lm, ids, context=context, stride=stride):
+            total.append(-float(logprobs.sum(dtype=torch.float64)))
+            n_tokens += logprobs.numel()
+    if not n_tokens:
+        raise DataError("no token to score: the texts are empty, or hold one token each. Give longer texts.")
+    return Evaluation(math.fsum(total) / n_tokens, n_tokens, n_bytes if with_bytes else None, _how(lm, context, stride))
+
+
+def logprobs_of(lm: "LanguageModel", tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Raw log-probabilities of targets (B, T) read from tokens (B, T), and the likeliest ids; full logits never exist."""
+    n_ids = lm.limits.n_ids
+    with torch.inference_mode():
+        hidden = lm.model.states(tokens, kernel=lm.kernel).hidden  # (B, T, C)
+        return _read_off(lm, hidden, targets, n_ids)
+
+
+def _read_off(lm: "LanguageModel", hidden: Tensor, targets: Tensor, n_ids: int) -> tuple[Tensor, Tensor]:
+    found, best = [], []
+    step = max(1, HEAD_ROWS // hidden.size(0))
+    for start in range(0, hidden.size(1), step):
+        part = slice(start, start + step)
+        logits = wide(lm.model.head(hidden[:, part])[..., :n_ids])  # (B, t, V)
+        found.append(logits.log_softmax(dim=-1).gather(-1, targets[:, part].unsqueeze(-1)).squeeze(-1))
+        best.append(logits.argmax(dim=-1))
+    return torch.cat(found, dim=1), torch.cat(best, dim=1)
+
+
+def _scores(lm: "LanguageModel", tokens: Tensor, after: list[int]) -> Score:
+    """Score the last len(after) targets of tokens (1, T)."""
+    n = len(after)
+    with torch.inference_mode():
+        hidden = lm.model.states(tokens, kernel=lm.kernel).hidden[:, -n:]  # (1, n, C)
+        found, best = _read_off(lm, hidden, torch.tensor([after], device=tokens.device), lm.limits.n_ids)
+    return Score(after, found[0].tolist(), best[0].tolist())
+
+
+def _score_answer(lm: "LanguageModel", source: list[int], answer: list[int]) -> Score:
+    limits, device = lm.limits, lm.model.embed.tokens.weight.device
+    if not source or limits.start_id is None:
+        raise RequestError("an encoder-decoder needs a source that is not empty and a decoder start token")
+    _check_ids(lm, [*source, *answer])
+    target = torch.tensor([[limits.start_id, *answer[:-1]]], device=device)
+    with torch.inference_mode():
+        hidden = lm.model.states(torch.tensor([source], device=device), target, kernel=lm.kernel).hidden
+        found, best = _read_off(lm, hidden, torch.tensor([answer], device=device), limits.n_ids)
+    return Score(answer, found[0].tolist(), best[0].tolist())
+
+
+def _split(lm: "LanguageModel", context: "Prompt", continuation: "Prompt") -> tuple[list[int], list[int]]:
+    """The ids of both parts."""
+    if not isinstance(context, str) and not isinstance(continuation, str):
+        return list(context), list(continuation)
+    if not (isinstance(context, str) and isinstance(continuation, str)):
+        raise RequestError("context and continuation must both be text or both be token ids")
+    if lm.limits.has_source:
+        return lm.encode(context), lm.encode(continuation)
+    if not continuation:
+        return [], []
+    first, whole = lm.encode(context), lm.encode(context + continuation)
+    same = 0
+    while same < min(len(first), len(whole)) and first[same] == whole[same]:
+        same += 1
+    return whole[:same], whole[same:]
+
+
+def _begun(lm: "LanguageModel", text: "Prompt") -> list[int]:
+    """A text's ids behind the begin token, if there is one."""
+    ids = lm.encode(text) if isinstance(text, str) else list(text)
+    start = lm.start_id
+    return ids if start is None or ids[:1] == [start] else [start, *ids]
+
+
+def _scored_bytes(lm: "LanguageModel", text: "Prompt", ids: list[int]) -> int:
+    """UTF-8 bytes of what is scored."""
+    assert lm.tokenizer is not None
+    if not isinstance(text, str):
+        text = lm.tokenizer.decode(text)
+    unscored = 0 if lm.start_id is not None else len(lm.tokenizer.token_bytes(ids[0])) if ids else 0
+    return len(text.encode("utf-8", errors="replace")) - unscored
+
+
+def _windows(lm: "LanguageModel", ids: list[int], *, context: int, stride: int) -> Iterator[Tensor]:
+    """The log-probabilities of each window's newly scored tokens."""
+    device, done = lm.model.embed.tokens.weight.device, 1
+    for start in range(0, max(len(ids) - 1, 0), stride):
+        if done >= len(ids):
+            return
+        part = torch.tensor([ids[start : start + context + 1]], device=device)  # the last one is a target only
+        found, _ = logprobs_of(lm, part[:, :-1], part[:, 1:])
+        new = found[:, done - start - 1 :]
+        done = start + part.size(1)
+        yield new
+
+
+def _check_ids(lm: "LanguageModel", ids: Sequence[int]) -> None:
+    n_ids = lm.limits.n_ids
+    wrong = next((i for i in ids if not 0 <= i < n_ids), None)
+    if wrong is not None:
+        raise RequestError(f"the text holds token id {wrong}, but this model's ids end at {n_ids - 1}")
+
+
+def _how(lm: "LanguageModel", context: int, stride: int) -> str:
+    begin = "the begin token" if lm.start_id is not None else "its own first token, which is not scored"
+    return (
+        f"each text by itself, from {begin}; windows of {context} tokens, stride {stride}: beyond the first window every "
+        f"token has at least {context - stride} tokens before it"
+    )
