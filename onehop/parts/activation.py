@@ -12,7 +12,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 def gelu(x: Tensor) -> Tensor:
-    """The input times Φ(x), the normal distribution function, exact. Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2."""
+    """The input times Φ(x), the exact normal distribution function. Hendrycks and Gimpel 2016, arXiv:1606.08415."""
     return F.gelu(x)
 
 
@@ -27,7 +27,7 @@ def relu2(x: Tensor) -> Tensor:
 
 
 def silu(x: Tensor) -> Tensor:
-    """The input times σ(x). Elfwing et al. 2017, arXiv:1702.03118; Ramachandran et al. 2017, arXiv:1710.05941 (Swish)."""
+    """The input times σ(x). Elfwing et al. 2017, arXiv:1702.03118; as Swish: arXiv:1710.05941."""
     return F.silu(x)
 
 

@@ -71,7 +71,7 @@ class T5Bias(PositionScheme):
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """Slopes 2^(-8h/n), h = 1 … n, for a power of two n; else those of the next lower power, then every other of its double.
+    """Slopes 2^(-8h/n), h = 1 … n, for a power of two n; else of the next lower power, then every other of its double.
 
     Press et al. 2021, arXiv:2108.12409, section 3, and `get_slopes` of its release, which published checkpoints follow.
     """

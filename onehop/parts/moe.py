@@ -13,7 +13,7 @@ __all__ = ["MoE", "Routing"]
 
 
 class MoE(nn.Module):
-    """y = Σ weight · expert(x) over the chosen experts, plus the shared expert: (B, T, C) -> (B, T, C), and the Routing.
+    """y = Σ weight · expert(x) over the chosen experts, plus the shared expert: (B, T, C) -> (B, T, C), Routing.
 
     Shazeer et al. 2017, arXiv:1701.06538, equation 1; shared expert: Dai et al. 2024, arXiv:2401.06066, section 3.2.
     Tokens are sorted by expert, so the work grows with n_active; none is dropped. Expert weights are stacked: w1 and w3

@@ -15,8 +15,8 @@ class Rope(PositionScheme):
     """Rotary positions: dims j and j + width/2 of each head are a pair, turned by position · inv_freq[j] radians.
 
     Su et al. 2021, arXiv:2104.09864, equation 34, with its pairs (2j, 2j + 1) stored as (j, j + width/2); dims from
-    `width` on are left alone. Nothing is learned and nothing follows the model's dtype: angles are taken in float64 (float32
-    on mps) and rounded to float32 only as cos and sin, because bf16 cannot even hold position 257.
+    `width` on are left alone. Nothing is learned and nothing follows the model's dtype: angles are taken in float64
+    (float32 on mps) and rounded to float32 only as cos and sin, because bf16 cannot even hold position 257.
     """
 
     turns = True
@@ -61,7 +61,7 @@ class Rope(PositionScheme):
         return cos.to(kept), sin.to(kept)
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Vectors (B, T, H, D) turned by angles (B, T, width/2) -> (B, T, H, D); products in cos's dtype, rounded once."""
+        """Vectors (B, T, H, D) turned by angles (B, T, width/2) -> (B, T, H, D); computed in cos's dtype."""
         cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)  # (B, T, 1, width/2)
         a, b, *rest = x.split(self._split(x), dim=-1)
         turned = [(a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype)]

@@ -1,8 +1,8 @@
 """Ways to stretch RoPE over longer texts: each turns the plain frequencies of the pairs into others.
 
 A row of `STRETCHES` is two functions of the config: `inv_freq(cfg, plain, theta=…, length=…)`, where `plain` (P,) float64
-holds theta^(-2j/d) radians per token for the pairs j = 0 … P-1 of a rotary width d = 2P, and `attention_factor(cfg)`, which
-multiplies cos and sin. With `at_read` the frequencies depend on the length of the text: `length` (B,) in tokens -> (B, P).
+holds theta^(-2j/d) radians per token for the pairs j = 0 … P-1 of a rotary width d = 2P, and `attention_factor(cfg)`, by
+which cos and sin are multiplied. With `at_read` the frequencies depend on the text: `length` (B,) in tokens -> (B, P).
 """
 
 import math
@@ -25,7 +25,7 @@ from onehop.config.position import (
 
 
 def plain_inv_freq(theta: float, width: int) -> Tensor:
-    """Radians per token theta^(-2j/width) of each pair j, (width/2,) float64. Su et al. 2021, arXiv:2104.09864, equation 15."""
+    """Radians per token theta^(-2j/width) of each pair j: (width/2,) float64. arXiv:2104.09864, equation 15."""
     j = torch.arange(width // 2, dtype=torch.float64, device="cpu")
     return theta ** (-2 * j / width)
 
@@ -36,7 +36,7 @@ def linear(cfg: LinearScaling, plain: Tensor, *, theta: float, length: Tensor | 
 
 
 def ntk(cfg: NTKScaling, plain: Tensor, *, theta: float, length: Tensor | None) -> Tensor:
-    """The base becomes theta · factor^(d/(d-2)): the first pair keeps its frequency, the last is divided by exactly the factor.
+    """The base becomes theta · factor^(d/(d-2)): the first pair keeps its frequency, the last is divided by the factor.
 
     Peng et al. 2023, arXiv:2309.00071, section 3.1, written as plain_j · factor^(-2j/(d-2)).
     """

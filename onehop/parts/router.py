@@ -24,6 +24,8 @@ class Routing:
     indices: Tensor  # (B, T, k) int64, chosen experts, the heaviest first
     weights: Tensor  # (B, T, k) what their outputs are multiplied by
     real: Tensor | None = None  # (B, T) bool, False for padding; None: all real
+    balance_weight: float = 0.0
+    z_weight: float = 0.0
 
     @property
     def probs(self) -> Tensor:
@@ -52,6 +54,16 @@ class Routing:
         """Mean squared log-sum-exp of the logits. Zoph et al. 2022 (ST-MoE), arXiv:2202.08906, equation 5."""
         return self._mean(self.logits.logsumexp(-1, keepdim=True).square()).squeeze()
 
+    @property
+    def weighted_loss(self) -> Tensor:
+        """What this layer adds to the training loss, before the mean over the layers."""
+        loss = self.logits.new_zeros(())
+        if self.balance_weight:
+            loss = loss + self.balance_weight * self.balance_loss
+        if self.z_weight:
+            loss = loss + self.z_weight * self.z_loss
+        return loss
+
     def _tokens(self) -> Tensor | int:
         return self.indices[..., 0].numel() if self.real is None else self.real.sum().clamp(min=1)
 
@@ -65,8 +77,8 @@ class Router(nn.Module):
     """A linear map to one logit per expert, and the choice of the k largest: (B, T, C) -> Routing.
 
     Shazeer et al. 2017, arXiv:1701.06538, section 2.1, without noise; sigmoid scores: DeepSeek-V3, arXiv:2412.19437,
-    section 2.1.2. All in float32 (float64 for float64), whatever the model's dtype. With balance = "bias", `choice_bias`
-    (E,) is added to the scores for the choice only, never to the weights.
+    section 2.1.2. All in float32 (float64 for float64), whatever the model's dtype. With balance = "bias",
+    `choice_bias` (E,) is added to the scores for the choice only, never to the weights.
     """
 
     choice_bias: Tensor | None
@@ -75,6 +87,10 @@ class Router(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.weight = nn.Parameter(torch.empty(cfg.n_experts, d_model))
+        self.loss_weights = {
+            "balance_weight": cfg.balance_weight if cfg.balance == "loss" else 0.0,
+            "z_weight": cfg.z_weight,
+        }
         self.score = torch.sigmoid if cfg.gate == "sigmoid" else _softmax
         self.register_buffer("choice_bias", torch.zeros(cfg.n_experts) if cfg.balance == "bias" else None)
         self.reset_parameters()
@@ -101,7 +117,7 @@ class Router(nn.Module):
             weights = scores.gather(-1, indices)  # (B, T, k)
         if self.cfg.renormalise:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)  # 1e-20: sigmoids may all be 0
-        return Routing(logits, scores, indices, weights * self.cfg.routed_scale, real)
+        return Routing(logits, scores, indices, weights * self.cfg.routed_scale, real, **self.loss_weights)
 
     @torch.no_grad()
     def update_bias(self, load: Tensor) -> None:

@@ -44,7 +44,7 @@ class PositionScheme(nn.Module):
         return Keys(self.rotate(k, *step.angles(self, keys.places, k)), v, keys.places)
 
     def angles(self, at: Tensor, *, dtype: torch.dtype, length: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The cos and sin at positions (B, T) of texts of `length` (B,) tokens -> (B, T, width/2) twice, for q of `dtype`."""
+        """The cos and sin, for q of `dtype`, at positions (B, T) of texts of `length` (B,) tokens: (B, T, width/2)."""
         raise NotImplementedError(f"{type(self).__name__} turns, but has no angles")
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
