@@ -186,9 +186,10 @@ COMMON_ROWS: tuple[KeyRow, ...] = (
     Harmless("keys_to_ignore_at_inference chunk_size_feed_forward", "names and sizes of intermediate results"),
     Harmless(
         "max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k "
-        "top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids "
-        "num_return_sequences output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id "
-        "remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens",
+        "top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size "
+        "bad_words_ids num_return_sequences output_scores return_dict_in_generate forced_bos_token_id "
+        "forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
+        "begin_suppress_tokens",
         "generation settings of old files",
     ),
     Only("pruned_heads", ({}, []), "heads were cut out after training"),

@@ -1,0 +1,65 @@
+"""A model's folder, seen without its weights: whose layout it is, and its config. No torch."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from onehop.base.errors import CheckpointError
+from onehop.config.model import ModelConfig
+from onehop.config.read import model_from_dict
+from onehop.formats.family import family_for
+from onehop.formats.layout import Family
+
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a folder's config.json says. `family` is None for onehop's own folders."""
+
+    folder: Path
+    kind: Literal["onehop", "hf"]
+    config: ModelConfig
+    family: Family | None
+    raw: dict[str, Any]
+
+
+def describe(folder: str | Path, *, parts: Iterable[str | Path] = ()) -> Described:
+    """Read the config of a model's folder. `parts` are the user's own files for onehop's folders that need them.
+
+    Raises CheckpointError for a folder without a config.json, and for every key that cannot be honoured.
+    """
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(_no_config(folder))
+    raw = read_json(folder / CONFIG)
+    if "model_type" not in raw and "d_model" in raw:
+        return Described(folder, "onehop", model_from_dict(raw, parts=parts), None, raw)
+    try:
+        family = family_for(raw)
+        return Described(folder, "hf", family.read_config(raw), family, raw)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}") from error
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object from a file. Raises CheckpointError where it is damaged."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
+        raise CheckpointError(f"{file} is not readable JSON ({error}). Get it again from its source.") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{file} holds no JSON object. Get it again from its source.")
+    return found
+
+
+def _no_config(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} is no folder. Give a folder that holds config.json and model.safetensors."
+    if any(folder.glob("*.gguf")):
+        return f"{folder} holds a GGUF file, which cannot be read. Give a folder with config.json and safetensors."
+    return (
+        f"{folder} holds no config.json, so it is no model. Give a folder that holds config.json and model.safetensors."
+    )

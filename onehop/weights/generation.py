@@ -1,0 +1,82 @@
+"""What a model's folder says about generation: default settings and end tokens, each with the file that says so."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from onehop.base.errors import CheckpointError
+from onehop.formats.folder import CONFIG, read_json
+from onehop.weights.native import GENERATION
+
+# Settings that a request understands too.
+NAMES = (
+    "max_new_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+class Setting(NamedTuple):
+    """A value and where it comes from."""
+
+    value: Any
+    origin: str
+
+
+def settings(folder: Path) -> dict[str, Setting]:
+    """The folder's own defaults, under the names that a request uses. `do_sample: false` is temperature 0."""
+    raw = _read(folder, GENERATION)
+    found = {}
+    for name in NAMES:
+        value = raw.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise CheckpointError(f"{folder / GENERATION}: {name}={value!r} should be a number.")
+        found[name] = Setting(value, GENERATION)
+    if raw.get("do_sample") is False:
+        found["temperature"] = Setting(0.0, f"{GENERATION} (do_sample)")
+    return found
+
+
+def end_ids(folder: Path) -> dict[int, str]:
+    """Every token id that ends a text, in any file that names one -> those files."""
+    found: dict[int, list[str]] = {}
+    for name in (GENERATION, CONFIG):
+        for token_id in _ids(_read(folder, name).get("eos_token_id"), folder / name):
+            found.setdefault(token_id, []).append(name)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        token = _read(folder, name).get("eos_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        known = None if token is None else _id_of(token, folder)
+        if known is not None:
+            found.setdefault(known, []).append(name)
+    return {token_id: ", ".join(files) for token_id, files in sorted(found.items())}
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    return read_json(folder / name) if (folder / name).is_file() else {}
+
+
+def _ids(value: Any, file: Path) -> list[int]:
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(token_id, int) and token_id >= 0 for token_id in ids):
+        raise CheckpointError(f"{file}: eos_token_id={value!r} should be a token id, or a list of them.")
+    return ids
+
+
+def _id_of(token: str, folder: Path) -> int | None:
+    """The id of a token in tokenizer.json, if there is one."""
+    tokenizer = _read(folder, "tokenizer.json")
+    for added in tokenizer.get("added_tokens") or []:
+        if added.get("content") == token:
+            return int(added["id"])
+    vocab = (tokenizer.get("model") or {}).get("vocab")
+    if isinstance(vocab, dict):
+        found = vocab.get(token)
+        return None if found is None else int(found)
+    return next((i for i, row in enumerate(vocab or []) if row[0] == token), None)

@@ -1,0 +1,64 @@
+"""From what a user calls MODEL to a folder on this disk."""
+
+import re
+from pathlib import Path
+
+from onehop.base.errors import CheckpointError, did_you_mean
+from onehop.base.shipped import shipped, shipped_names
+from onehop.weights.safetensors_files import INDEX, SINGLE
+
+WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def locate(path: str | Path) -> Path:
+    """The folder of a model: a path, a name that ships with onehop, or a hub name (from the local cache, or fetched).
+
+    Raises CheckpointError, in one line, for what is none of these.
+    """
+    given, place = str(path), Path(path)
+    if place.suffix == ".gguf":
+        raise CheckpointError(
+            f"{given} is a GGUF file, which cannot be read. Give a folder with config.json and safetensors."
+        )
+    if place.is_dir():
+        return place
+    if place.is_file():
+        raise CheckpointError(f"{given} is a file. Give the folder that holds config.json and model.safetensors.")
+    own = shipped("models", given)
+    if own is not None:
+        return own
+    if HUB_NAME.fullmatch(given):
+        return _from_hub(given)
+    known = (
+        f" Models that ship with onehop: {did_you_mean(given, shipped_names('models'))}"
+        if shipped_names("models")
+        else ""
+    )
+    raise CheckpointError(
+        f"{given} is no folder, no hub name like 'org/model' and no model that ships with onehop.{known}"
+    )
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
+        if (folder / SINGLE).is_file() or (folder / INDEX).is_file():
+            return folder
+    except LocalEntryNotFoundError:
+        pass
+    try:
+        return Path(snapshot_download(name, allow_patterns=WANTED))
+    except HfHubHTTPError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CheckpointError(
+            f"{name} could not be fetched from the hub: {reason} Give a local folder, or check the name."
+        ) from error
+    except (LocalEntryNotFoundError, OSError) as error:
+        raise CheckpointError(
+            f"{name} is no folder here and not in the local cache, and the hub cannot be reached. Give a local folder, "
+            "or go online once."
+        ) from error

@@ -1,0 +1,70 @@
+"""Open a model by its path or name, whatever its layout, and learn everything its folder says."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from onehop.config.model import ModelConfig
+from onehop.formats.folder import Described, describe, read_json
+from onehop.formats.layout import Family
+from onehop.model.transformer import Transformer
+from onehop.weights.generation import Setting, end_ids, settings
+from onehop.weights.hf import load_described
+from onehop.weights.locate import locate
+from onehop.weights.native import PROVENANCE, load_same_names
+from onehop.weights.safetensors_files import open_tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A model and what its folder says about it.
+
+    `family` is the Hugging Face layout it came in (None: onehop's own). `tokenizer` is the folder that holds one, if
+    any. `generation` has the default settings and `eos_ids` every end token, each with the file that says so.
+    """
+
+    model: Transformer
+    config: ModelConfig
+    folder: Path
+    kind: Literal["onehop", "hf"]
+    family: Family | None
+    tokenizer: Path | None
+    generation: Mapping[str, Setting]
+    eos_ids: Mapping[int, str]
+    provenance: Mapping[str, Any] | None
+
+
+def open_model(
+    path: str | Path,
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str = "cpu",
+    parts: Iterable[str | Path] = (),
+) -> Opened:
+    """Open a folder (onehop's or Hugging Face's), a model that ships with onehop, or a hub name like 'org/model'.
+
+    dtype None: the checkpoint's own. parts: files of the user's own parts; nothing that a folder names is ever run.
+    """
+    described = describe(locate(path), parts=parts)
+    folder = described.folder
+    return Opened(
+        model=_load(described, dtype=dtype, device=device),
+        config=described.config,
+        folder=folder,
+        kind=described.kind,
+        family=described.family,
+        tokenizer=folder if (folder / "tokenizer.json").is_file() else None,
+        generation=settings(folder),
+        eos_ids=end_ids(folder),
+        provenance=read_json(folder / PROVENANCE) if (folder / PROVENANCE).is_file() else None,
+    )
+
+
+def _load(described: Described, *, dtype: torch.dtype | str | None, device: torch.device | str) -> Transformer:
+    if described.family is not None:
+        return load_described(described, dtype=dtype, device=device)
+    with open_tensors(described.folder) as tensors:
+        return load_same_names(described.config, tensors, dtype=dtype, device=device)

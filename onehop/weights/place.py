@@ -1,0 +1,56 @@
+"""A finished set of files takes its place in a folder: the folder has the old set or the new one."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from onehop.base.files import atomic_folder
+from onehop.text.tokenizer import Tokenizer
+
+WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
+TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+)  # fmt: skip
+
+
+@contextmanager
+def new_files(folder: Path) -> Iterator[Path]:
+    """A temporary folder whose files are moved into `folder` when the block ends well.
+
+    A new folder appears as a whole. In one that is there, other files stay (a run's log, a user's notes), files of the
+    same names are replaced, and weights of an earlier save that are not among the new ones are removed.
+    """
+    if not folder.exists():
+        with atomic_folder(folder) as temporary:
+            yield temporary
+        return
+    finished = folder / ".saving"
+    with atomic_folder(finished) as temporary:
+        yield temporary
+    names = {file.name for file in finished.iterdir()}
+    for name in sorted(names):
+        os.replace(finished / name, folder / name)
+    for pattern in WEIGHTS:
+        for file in folder.glob(pattern):
+            if file.name not in names:
+                file.unlink()
+    finished.rmdir()
+
+
+def put_tokenizer(folder: Path, tokenizer: Tokenizer | Path | None) -> None:
+    """Save a tokenizer into a folder or, where it is a folder itself, copy its files as they are."""
+    if isinstance(tokenizer, Tokenizer):
+        tokenizer.save(folder)
+    elif tokenizer is not None:
+        for name in TOKENIZER:
+            if (tokenizer / name).is_file():
+                shutil.copyfile(tokenizer / name, folder / name)

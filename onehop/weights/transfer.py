@@ -1,0 +1,85 @@
+"""Tensors from files into a model and back, claim by claim."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from onehop.base.errors import CheckpointError
+from onehop.config.model import ModelConfig
+from onehop.formats.table import Claim, Matched
+from onehop.model.build import build
+from onehop.model.transformer import Transformer
+from onehop.weights.ops import OPS
+from onehop.weights.safetensors_files import DTYPES, TensorFiles
+
+
+def load(
+    config: ModelConfig,
+    tensors: TensorFiles,
+    matched: Matched,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+) -> Transformer:
+    """A model with the weights of a file, in evaluation mode; `dtype` None is the file's own.
+
+    The model is built without memory and takes each tensor as it is read: the peak is the model and one tensor.
+    Shapes are compared with the headers before anything is read.
+    """
+    model = build(config, device="meta")
+    check_shapes(model, tensors, matched.claims)
+    check_twins(tensors, matched.twins)
+    dtype = tensors.dtype() if dtype is None else dtype
+    weights: dict[str, Tensor] = {}
+    for claim in matched.claims:
+        found = OPS.get(claim.op).load([tensors.read(name) for name in claim.theirs], claim.sizes)
+        for name, tensor in zip(claim.ours, found, strict=True):
+            owned = torch.empty(tensor.shape, dtype=dtype, device=device)  # not a view of the file, which may change
+            weights[name] = owned.copy_(tensor)
+    model.load_state_dict(weights, assign=True)
+    return model.eval()
+
+
+def dump(
+    model: Transformer, claims: Iterable[Claim], *, dtype: torch.dtype | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """The model's tensors under their names, one by one, in `dtype` (None: the model's own)."""
+    weights = model.state_dict()
+    for claim in claims:
+        theirs = OPS.get(claim.op).save([weights[name] for name in claim.ours], claim.sizes)
+        for name, tensor in zip(claim.theirs, theirs, strict=True):
+            yield name, tensor.detach() if dtype is None else tensor.detach().to(dtype)
+
+
+def check_shapes(model: Transformer, tensors: TensorFiles, claims: Sequence[Claim]) -> None:
+    """Compare the headers with what the model needs. Raises CheckpointError naming each tensor with both shapes."""
+    weights = model.state_dict()
+    needed = {name for claim in claims for name in claim.ours}
+    assert needed == weights.keys(), f"the table and the model disagree about {needed ^ weights.keys()}"
+    wrong = []
+    for claim in claims:
+        theirs = OPS.get(claim.op).save([weights[name] for name in claim.ours], claim.sizes)
+        for name, tensor in zip(claim.theirs, theirs, strict=True):
+            entry = tensors.entries[name]
+            if entry.dtype not in DTYPES:
+                known = ", ".join(DTYPES)
+                raise CheckpointError(f"{tensors.where}: {name} has the dtype {entry.dtype}; weights can be {known}.")
+            if entry.shape != tuple(tensor.shape):
+                wrong.append(f"{name} has the shape {entry.shape}, but the config needs {tuple(tensor.shape)}")
+    if wrong:
+        more = f"; and {len(wrong) - 6} more" if len(wrong) > 6 else ""
+        raise CheckpointError(
+            f"{tensors.where}: {'; '.join(wrong[:6])}{more}. "
+            "Check that the weights and the config belong to the same model."
+        )
+
+
+def check_twins(tensors: TensorFiles, twins: Iterable[tuple[str, str]]) -> None:
+    """A tensor that repeats another one must be equal to it: quietly picking one of the two could be the wrong one."""
+    for name, of in twins:
+        if not torch.equal(tensors.read(name), tensors.read(of)):
+            raise CheckpointError(
+                f"{tensors.where}: the config says that {name} is {of}, but the two differ. Say in config.json that "
+                f"they are two (tie_word_embeddings=false), or remove {name} from the file."
+            )
