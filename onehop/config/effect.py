@@ -28,6 +28,7 @@ LISTENS: list[Listens] = [
     Listens(MoEConfig, "balance_rate", lambda ffn: ffn.balance == "bias", "balance=bias"),
     Listens(RMSNormConfig, "offset", lambda norm: norm.affine, "affine=true"),
     Listens(LayerNormConfig, "offset", lambda norm: norm.affine, "affine=true"),
+    Listens(LayerNormConfig, "bias", lambda norm: norm.affine, "affine=true"),
     Listens(YarnScaling, "mscale", lambda scaling: scaling.attention_factor is None, "no attention_factor"),
     Listens(YarnScaling, "mscale_all_dim", lambda scaling: scaling.attention_factor is None, "no attention_factor"),
     Listens(LongRopeScaling, "factor", lambda scaling: scaling.attention_factor is None, "no attention_factor"),

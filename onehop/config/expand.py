@@ -22,7 +22,7 @@ def preset_of(raw: Raw, where: str = "") -> Raw | None:
     name = raw.get("preset")
     if name is None or name == "none":
         return None
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise broken_rule(f"{where}preset={name!r} does not exist. {did_you_mean(str(name), PRESETS)}")
     return PRESETS[name]
 

@@ -73,7 +73,7 @@ class LongRopeScaling(ScalingConfig):
     kind: Literal["longrope"] = "longrope"
     short_factor: tuple[float, ...] = Field(description="divides each pair's frequency up to the original length")
     long_factor: tuple[float, ...] = Field(description="divides each pair's frequency beyond it")
-    original_max_len: int = Field(ge=1, description="tokens that the model was trained on before stretching")
+    original_max_len: int = Field(ge=2, description="tokens that the model was trained on before stretching")
     factor: float | None = Field(None, gt=0, description="how many times longer; sets the attention factor")
     attention_factor: float | None = Field(
         None, description="multiplies cos and sin; none: sqrt(1 + ln(factor) / ln(original_max_len))"
@@ -103,7 +103,7 @@ class RopeConfig(PositionConfig):
     """Rotary positions on q and k. Su et al. 2021, arXiv:2104.09864, equation 34; half-split pairs (j, j + width/2)."""
 
     kind: Literal["rope"] = "rope"
-    theta: float = Field(10000.0, gt=0, description="base of the wavelengths")
+    theta: float = Field(10000.0, gt=1, description="base of the wavelengths")
     width: int | None = Field(None, ge=2, description="leading dims of each head that turn (partial rotary); none: all")
     scaling: Annotated[SerializeAsAny[ScalingConfig] | None, BeforeValidator(by_kind(SCALINGS))] = Field(
         None, description="how to stretch beyond the trained length"

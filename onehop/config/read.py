@@ -39,7 +39,9 @@ def read(source: str | Path, overrides: Overrides = (), *, root: str | Path | No
     folder has no such thing. Files in `model.parts` are run before anything is checked. Raises ConfigError.
     """
     layers = file_layers(source, root)
-    asked = Layer(relocate(as_layer(overrides), None, root), "command line")
+    if "base" in (words := as_layer(overrides)):
+        raise ConfigError(f"base={words['base']} belongs in a recipe's file, not among its overrides")
+    asked = Layer(relocate(words, None, root), "command line")
     for part in _parts([*layers, asked]):
         load_own(part)
     try:
@@ -92,15 +94,22 @@ def _merged(tables: list[Raw]) -> Raw:
 
 
 def _with_preset(layers: list[Layer]) -> list[Layer]:
-    """The layers with the last named preset below them, and without the keys that name one."""
-    name = None
-    for layer in layers:
+    """The layers with the last named preset below them, and without the keys that name one.
+
+    Where a preset comes after layers that describe a shape of their own (they name no preset, but a width), it replaces
+    that shape: laid below it, it would change nothing.
+    """
+    name: Any = None
+    for i, layer in enumerate(layers):
         model = layer.table.get("model")
-        if model is None:
-            continue
-        if not isinstance(model, dict):
+        if not isinstance(model, dict | None):
             raise ConfigError(f"model={model!r}: needs a table of keys, for example model.d_model=… ({layer.origin})")
-        name = model.pop("preset", name)
+        if model is None or "preset" not in model:
+            continue
+        if name is None and any("d_model" in _table(below.table, "model") for below in layers[:i]):
+            for below in layers[:i]:
+                below.table.pop("model", None)
+        name = model.pop("preset")
     if name is None or name == "none":
         return layers
     if not isinstance(name, str) or name not in PRESETS:
@@ -126,11 +135,9 @@ def _check_blocks(layers: list[Layer], asked: Layer) -> None:
         for name in block_names(own, f"{where}."):
             if name in below or name in names_in(own.get("pattern")) or (not below and name == "block"):
                 continue
-            has = (
-                did_you_mean(name, below)
-                if below
-                else f"This model has one block: write {where}.attention…, {where}.ffn…"
-            )
+            has = f"This model has one block: write {where}.attention…, {where}.ffn…"
+            if below:
+                has = did_you_mean(f"{where}.blocks.{name}", [f"{where}.blocks.{known}" for known in below])
             raise ConfigError(f"{where}.blocks.{name} does not exist. {has}")
 
 

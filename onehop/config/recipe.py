@@ -121,7 +121,7 @@ class Recipe(Part):
         if data.tokenizer == "bpe" and model.vocab_size is not None and model.vocab_size < data.vocab_size:
             yield (
                 f"model.vocab_size={model.vocab_size} is smaller than data.vocab_size={data.vocab_size} of the "
-                "tokenizer. Leave model.vocab_size out."
+                "tokenizer. Write model.vocab_size=none."
             )
         yield from each_block(model, "model.", (_hides_the_next,))
 

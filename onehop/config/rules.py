@@ -12,7 +12,7 @@ from onehop.base.errors import did_you_mean
 from onehop.config.attention import AttentionConfig
 from onehop.config.effect import without_effect
 from onehop.config.ffn import MoEConfig
-from onehop.config.position import LongRopeScaling, RopeConfig, T5Config, YarnScaling
+from onehop.config.position import Llama3Scaling, LongRopeScaling, RopeConfig, T5Config, YarnScaling
 
 if TYPE_CHECKING:
     from onehop.config.model import BlockConfig, ModelConfig, StackConfig
@@ -95,14 +95,16 @@ def _scaling(position: RopeConfig, width: int, path: str) -> Faults:
                 yield f"{path}.{field} has {n} factors for {width // 2} rotary pairs. Give {width // 2}."
         if scaling.factor is None and scaling.attention_factor is None:
             yield f"{path}=longrope needs factor or attention_factor: one of them says how to warm the scores"
-    if isinstance(scaling, YarnScaling):
-        if scaling.beta_fast <= scaling.beta_slow:
-            yield (
-                f"{path}: beta_fast={scaling.beta_fast:g} must be above beta_slow={scaling.beta_slow:g}, "
-                "or the ramp between them is turned round. Swap them."
-            )
-        if (scaling.mscale is None) != (scaling.mscale_all_dim is None):
-            yield f"{path}: mscale and mscale_all_dim are two sides of one quotient. Give both or neither."
+    if isinstance(scaling, YarnScaling) and scaling.beta_fast <= scaling.beta_slow:
+        yield (
+            f"{path}: beta_fast={scaling.beta_fast:g} must be above beta_slow={scaling.beta_slow:g}, or the ramp "
+            "turns round. Swap them."
+        )
+    if isinstance(scaling, Llama3Scaling) and scaling.high_freq_factor <= scaling.low_freq_factor:
+        yield (
+            f"{path}: high_freq_factor={scaling.high_freq_factor:g} must be above "
+            f"low_freq_factor={scaling.low_freq_factor:g}. Swap them."
+        )
     if scaling is not None and scaling.kind in ("ntk", "dynamic") and width <= 2:
         yield f"{path}={scaling.kind} needs a rotary width above 2, not {width}. Use linear."
 
@@ -114,8 +116,8 @@ def _buckets(block: "BlockConfig", path: str) -> Faults:
             if one_side < 2 or a.position.max_distance <= one_side // 2:
                 yield (
                     f"{name}.position: n_buckets={a.position.n_buckets} and max_distance={a.position.max_distance} "
-                    f"leave no logarithmic bucket. Use max_distance above {max(one_side // 2, 1)} and n_buckets "
-                    f"of at least {4 if a.sees == 'all' else 2}."
+                    f"leave no room to grow. Use n_buckets>={4 if a.sees == 'all' else 2}, "
+                    f"max_distance>{max(one_side // 2, 1)}."
                 )
 
 

@@ -1,5 +1,7 @@
 """Named shapes: their sizes, counted by hand from the config, are the published models'."""
 
+import copy
+
 import pytest
 
 import onehop
@@ -119,3 +121,11 @@ def test_five_local_layers_stand_to_one_global_one():
     assert layers == (["local"] * 5 + ["global"]) * 3
     windows = [block.attention.window for block in onehop.presets["gemma-3-270m"].layers()]
     assert windows[:6] == [512] * 5 + [None]
+
+
+def test_building_configs_leaves_the_tables_alone():
+    before = copy.deepcopy(dict(PRESETS))
+    for name in PRESETS:
+        ModelConfig(preset=name, attention={"n_heads": 4, "d_head": 16, "n_kv_heads": 2})
+        _ = onehop.presets[name]
+    assert dict(PRESETS) == before

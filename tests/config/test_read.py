@@ -3,13 +3,17 @@
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import onehop
 from onehop.base.errors import ConfigError
-from onehop.config import read, to_toml
+from onehop.config import ModelConfig, Recipe, layers, read, to_toml
+from onehop.config.keys import known_keys
 from onehop.config.raw import merge, merge_stacks
 
 PLAIN = """
@@ -72,12 +76,19 @@ def test_preset_base_file_and_command_line_win_in_this_order(recipe):
 
 
 def test_the_preset_lies_below_everything_wherever_it_is_named(recipe):
-    file = recipe(PLAIN.replace("[data]", "[data]\nvocab_size = 300"))
+    file = recipe('model.n_layers = 3\ndata.corpus = "fables"\ntrain = {steps = 1, batch_size = 1}')
     loaded = read(file, ["model.preset=gpt2"])
-    assert loaded.recipe.model.d_model == 32
-    assert loaded.recipe.model.blocks[0].attention.bias is True
+    assert (loaded.recipe.model.n_layers, loaded.recipe.model.d_model) == (3, 768)
     assert loaded.origins["model.attention.bias"] == "preset gpt2"
-    assert loaded.origins["model.d_model"] == str(file)
+    assert loaded.origins["model.n_layers"] == str(file)
+
+
+def test_a_preset_after_a_shape_without_one_replaces_it(recipe):
+    """Below a complete shape a preset would change nothing, and nobody would notice."""
+    assert read(recipe(), ["model.preset=tiny-moe"]).recipe.model == onehop.presets["tiny-moe"]
+    loaded = read(recipe(), ["model.preset=tiny-moe", "model.n_layers=7"])
+    assert loaded.recipe.model == ModelConfig(preset="tiny-moe", n_layers=7)
+    assert loaded.origins["model.d_model"] == "preset tiny-moe"
 
 
 def test_a_later_preset_replaces_an_earlier_one(recipe):
@@ -203,7 +214,7 @@ def test_a_pattern_is_written_with_commas_on_the_command_line(recipe):
 def test_an_unknown_block_on_the_command_line_is_refused_with_the_nearest(recipe):
     gemma = 'model = {preset = "gemma-3-270m"}\ndata.corpus = "fables"\ntrain = {steps = 1, batch_size = 1}'
     text = refused(recipe(gemma), ["model.blocks.globl.attention.window=3"])
-    assert text == "model.blocks.globl does not exist. Did you mean global?"
+    assert text == "model.blocks.globl does not exist. Did you mean model.blocks.global?"
     text = refused(recipe(), ["model.blocks.x.attention.window=3"])
     assert text == "model.blocks.x does not exist. This model has one block: write model.attention…, model.ffn…"
 
@@ -330,7 +341,65 @@ def test_a_missing_recipe_and_a_folder_are_refused_with_a_way_out(tmp_path):
 
 
 def test_a_base_on_the_command_line_is_refused(recipe):
-    assert refused(recipe(), ["base=other.toml"]).startswith("base")
+    text = refused(recipe(), ["base=other.toml"])
+    assert text == "base=other.toml belongs in a recipe's file, not among its overrides"
+
+
+def test_a_shipped_recipe_is_found_by_its_name_and_as_a_base(recipe, tmp_path, monkeypatch):
+    file = recipe(PLAIN, "shipped/plain.toml")
+    monkeypatch.setattr(layers, "shipped", lambda kind, name: file if (kind, name) == ("runs", "plain") else None)
+    monkeypatch.setattr(layers, "shipped_names", lambda kind: ["plain"])
+    assert read("plain").origins["train.steps"] == "runs/plain.toml"
+    assert read(recipe('base = "plain"\ntrain.seed = 3', "mine.toml")).recipe.train.steps == 10
+    assert refused("plan") == "plan does not exist. Did you mean plain?"
+    assert refused("zzz.toml") == "zzz.toml does not exist. Recipes that ship: plain."
+
+
+# --- whatever is typed
+
+KEYS = sorted(known_keys(Recipe))
+VALUES = [
+    "none",
+    "1",
+    "0",
+    "-1",
+    "2.5",
+    "true",
+    "a,b",
+    "rope",
+    "moe",
+    "layer",
+    "[]",
+    "{}",
+    "bias",
+    "local",
+    '"x"',
+    "",
+    "1e999",
+]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(VALUES)), max_size=3),
+    st.sampled_from(["plain", "moe", "gemma-3-270m"]),
+)
+def test_whatever_is_typed_gives_a_recipe_that_can_be_written_or_one_clear_line(recipe, typed, start):
+    text = (
+        PLAIN
+        if start == "plain"
+        else f'model.preset = "{start}"\ndata.corpus = "fables"\ntrain = {{steps = 1, batch_size = 1}}'
+    )
+    words = [f"{key.replace('NAME', 'local')}={value}" for key, value in typed]
+    try:
+        loaded = read(recipe(text), words)
+    except ConfigError as error:
+        line = str(error)
+    else:
+        line = ""
+        assert Recipe.model_validate(tomllib.loads(to_toml(loaded.recipe))) == loaded.recipe
+        assert all(origin for _, _, origin in loaded.explain())
+    assert "\n" not in line
 
 
 # --- floors

@@ -96,6 +96,8 @@ def test_blocks_are_named_and_never_numbered():
     ("path", "value", "text"),
     [
         ("train.steps", 1.5, "train.steps=1.5: input should be a valid integer, got a number with a fractional part"),
+        ("train.steps", True, "train.steps=true: needs a number"),
+        ("model.attention.window", False, "model.attention.window=false: needs a number"),
         ("train.steps", -1, "train.steps=-1: input should be greater than or equal to 0"),
         ("train", 5, "train=5: needs a table of keys, for example train.steps=…"),
         ("model", 5, "model=5: needs a table of keys, for example model.preset=…"),

@@ -69,12 +69,11 @@ BROKEN = [
     ),
     (
         rope(kind="yarn", factor=4.0, original_max_len=32, beta_fast=1.0, beta_slow=32.0),
-        "attention.position.scaling: beta_fast=1 must be above beta_slow=32, or the ramp between them is turned round. Swap "
-        + "them.",
+        "attention.position.scaling: beta_fast=1 must be above beta_slow=32, or the ramp turns round. Swap them.",
     ),
     (
-        rope(kind="yarn", factor=4.0, original_max_len=32, mscale=1.0),
-        "attention.position.scaling: mscale and mscale_all_dim are two sides of one quotient. Give both or neither.",
+        rope(kind="llama3", factor=8.0, original_max_len=32, low_freq_factor=4.0, high_freq_factor=4.0),
+        "attention.position.scaling: high_freq_factor=4 must be above low_freq_factor=4. Swap them.",
     ),
     (
         rope(kind="yarn", factor=4.0, original_max_len=32, mscale=1.0, mscale_all_dim=1.0, attention_factor=1.1),
@@ -85,9 +84,8 @@ BROKEN = [
         "attention.position.scaling=ntk needs a rotary width above 2, not 2. Use linear.",
     ),
     (
-        {"attention": {"position": {"kind": "t5", "n_buckets": 32, "max_distance": 16}}},
-        "attention.position: n_buckets=32 and max_distance=16 leave no logarithmic bucket. "
-        + "Use max_distance above 16 and n_buckets of at least 2.",
+        {"attention": {"position": {"kind": "t5", "n_buckets": 9, "max_distance": 4}}},
+        "attention.position: n_buckets=9 and max_distance=4 leave no room to grow. Use n_buckets>=2, max_distance>4.",
     ),
     (
         {"attention": {"window": 8, "sees": "prefix"}},
@@ -149,6 +147,10 @@ BROKEN = [
         "norm.offset=1 has no effect: it needs affine=true. Leave it out (or offset=0).",
     ),
     (
+        {"norm": {"kind": "layer", "affine": False, "bias": False}},
+        "norm.bias=False has no effect: it needs affine=true. Leave it out (or bias=True).",
+    ),
+    (
         {"final_norm": {"kind": "layer", "affine": False, "offset": 1}},
         "final_norm.offset=1 has no effect: it needs affine=true. Leave it out (or offset=0).",
     ),
@@ -185,6 +187,7 @@ FINE = [
     {"attention": {"d_head": 7, "position": "none"}},
     rope(**LONG),
     rope(kind="yarn", factor=4.0, original_max_len=32, mscale=1.0, mscale_all_dim=0.7),
+    rope(kind="yarn", factor=4.0, original_max_len=32, mscale_all_dim=0.7),
     rope(kind="dynamic", factor=2.0, original_max_len=32),
     {"attention": {"window": 8, "sees": "all"}},
     {"attention": {"position": "t5"}},
@@ -262,7 +265,7 @@ BROKEN_RECIPES = [
     ),
     (
         {"model": BASE},
-        "model.vocab_size=100 is smaller than data.vocab_size=300 of the tokenizer. Leave model.vocab_size out.",
+        "model.vocab_size=100 is smaller than data.vocab_size=300 of the tokenizer. Write model.vocab_size=none.",
     ),
     (
         {"train": {"micro_batch": 3}},

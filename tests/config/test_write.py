@@ -23,7 +23,9 @@ def norms(kinds=("rms", "layer", "none")):
         "rms": st.fixed_dictionaries(
             {"kind": st.just("rms"), "eps": st.floats(0, 1), "offset": st.sampled_from([0, 1])}
         ),
-        "layer": st.fixed_dictionaries({"kind": st.just("layer"), "bias": st.booleans(), "affine": st.booleans()}),
+        "layer": st.fixed_dictionaries(
+            {"kind": st.just("layer"), "bias": st.booleans(), "offset": st.sampled_from([0, 1])}
+        ),
     }
     return st.one_of(*(rows[kind] for kind in kinds))
 
@@ -46,7 +48,7 @@ SCALINGS = st.one_of(
 )
 POSITIONS = st.one_of(
     st.sampled_from(["rope", "alibi", "t5", "none"]).map(lambda kind: {"kind": kind}),
-    st.fixed_dictionaries({"kind": st.just("rope"), "theta": POSITIVE, "scaling": SCALINGS}),
+    st.fixed_dictionaries({"kind": st.just("rope"), "theta": st.floats(1.5, 1e9), "scaling": SCALINGS}),
     st.fixed_dictionaries({"kind": st.just("t5"), "n_buckets": st.just(8), "max_distance": st.integers(9, 99)}),
 )
 ATTENTIONS = st.fixed_dictionaries(
