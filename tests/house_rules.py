@@ -144,7 +144,8 @@ def sizes(source: Source) -> Iterator[str]:
         names = [argument.arg for argument in function.args.posonlyargs + function.args.args]
         names = [name for name in names if name not in ("self", "cls")]
         # A nested function, and one beginning with `ctx`, has the signature that its caller (a kernel, autograd) wants.
-        if len(names) > MAX_POSITIONAL and "ctx" not in names[:1] and id(function) not in inner:
+        private = function.name.startswith("_") and not function.name.startswith("__")
+        if len(names) > MAX_POSITIONAL and "ctx" not in names[:1] and id(function) not in inner and not private:
             yield f"{source.path}:{function.lineno} {function.name} takes {len(names)} arguments by position: {names}"
 
 
