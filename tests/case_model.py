@@ -1,4 +1,4 @@
-"""A decoder of 4,336 parameters that is described completely by a stream of integers; its answers are known in float64."""
+"""A decoder of 4,336 parameters, described completely by a stream of integers, whose answers are known in float64."""
 
 import torch
 

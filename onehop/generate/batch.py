@@ -14,6 +14,7 @@ from onehop.text.stream import StopStrings, TextStream
 from onehop.text.tokenizer import Tokenizer
 
 ROWS = 32  # requests that run at once
+TAIL = 8  # tokens of the prompt that may decide how an answer's first token reads
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,9 @@ class Answer:
         self.eos_ids = frozenset() if request.ignore_eos else limits.eos_ids
         self.room = request.room(limits)
         self.text = None if tokenizer is None else TextStream(tokenizer)
+        if self.text is not None and not limits.has_source:
+            for token_id in request.prompt[-TAIL:]:  # an answer is the middle of a text: its first space counts
+                self.text.push(token_id)
         self.stops = StopStrings(request.stop) if request.stop else None
         self.length, self.done = 0, False
 

@@ -2,6 +2,7 @@
 
 from onehop.lm.completion import Completion
 from onehop.lm.language_model import LanguageModel
+from onehop.lm.load import load
 from onehop.lm.scoring import Evaluation, Score
 
-__all__ = ["Completion", "Evaluation", "LanguageModel", "Score"]
+__all__ = ["Completion", "Evaluation", "LanguageModel", "Score", "load"]

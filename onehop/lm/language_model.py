@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from onehop.base.errors import RequestError
+from onehop.base.errors import CheckpointError, RequestError
 from onehop.config.model import ModelConfig
+from onehop.formats.layout import Family
 from onehop.generate.batch import Piece, run
 from onehop.generate.engine import Engine
 from onehop.generate.request import Limits, Request
@@ -16,6 +17,8 @@ from onehop.model.transformer import Transformer
 from onehop.parts.linear import pack
 from onehop.text.chat import Message, encode_chat
 from onehop.text.tokenizer import Tokenizer
+from onehop.weights.hf import save_hf
+from onehop.weights.native import save_native
 
 Prompt = str | Sequence[int]
 
@@ -25,7 +28,7 @@ class LanguageModel:
 
     Options of `generate`, `stream` and `chat`: max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty,
     presence_penalty, frequency_penalty, stop, seed, logprobs, ignore_eos. Each is the argument, else what the
-    checkpoint's generation_config.json says, else onehop's default (temperature 0.8 with a fresh seed); `resolve` tells.
+    checkpoint's generation_config.json says, else onehop's default (temperature 0.8, a fresh seed); `resolve` tells.
     """
 
     def __init__(
@@ -33,19 +36,24 @@ class LanguageModel:
         model: Transformer,
         tokenizer: Tokenizer | None = None,
         *,
-        defaults: Mapping[str, Any] | None = None,
+        defaults: Mapping[str, tuple[Any, str]] | None = None,
         eos_ids: frozenset[int] | None = None,
         start_id: int | None = None,
+        generation_config: Mapping[str, Any] | None = None,
         provenance: Mapping[str, Any] | None = None,
+        folder: Path | None = None,
+        family: Family | None = None,
         kernel: str = "auto",
         prepare: bool = True,
     ):
-        """defaults: the contents of a generation_config.json. start_id: None is the tokenizer's begin token.
+        """defaults: options that the checkpoint decides, each with the file that says so. start_id None: the begin token.
 
-        prepare: keep a second copy of the weights in the layout that the CPU multiplies fastest (`parts.linear.pack`).
+        folder, family, generation_config and provenance are what the model came with, and are kept by `save`. prepare:
+        keep a second copy of the weights in the layout that the CPU multiplies fastest (`parts.linear.pack`).
         """
         self.model, self.tokenizer = model, tokenizer
-        self.defaults, self.provenance = dict(defaults or {}), dict(provenance or {})
+        self.defaults, self.generation_config = dict(defaults or {}), dict(generation_config or {})
+        self.provenance, self.folder, self.family = provenance, folder, family
         self.eos_ids = eos_ids if eos_ids is not None else tokenizer.eos_ids if tokenizer is not None else frozenset()
         self.start_id = start_id if start_id is not None else tokenizer.bos_id if tokenizer is not None else None
         self.kernel, self.prepare = kernel, prepare
@@ -57,7 +65,7 @@ class LanguageModel:
 
     @property
     def limits(self) -> Limits:
-        """What a request may ask of this model. A head may have more rows than there are tokens: those are no tokens."""
+        """What a request may ask of this model. Rows of the head beyond the tokenizer's last id are no tokens."""
         rows = self.model.embed.tokens.num_embeddings
         return Limits(
             n_ids=rows if self.tokenizer is None else min(rows, self.tokenizer.vocab_size),
@@ -99,12 +107,12 @@ class LanguageModel:
         return self._need_tokenizer("text").encode(text)
 
     def resolve(self, **options: Any) -> dict[str, tuple[Any, str]]:
-        """Every option's value and where it comes from: argument, generation_config.json or default."""
+        """Every option's value and where it comes from: "argument", a file of the checkpoint, or "default"."""
         return resolve(options, self.defaults)
 
     def requests(self, prompts: Prompt | Sequence[Prompt], **options: Any) -> list[Request]:
         """The requests that `generate` runs, seeds drawn."""
-        each = [prompts] if isinstance(prompts, str) or _is_ids(prompts) else list(prompts)
+        each = _each(prompts)
         values = {name: value for name, (value, _) in self.resolve(**options).items()}
         seeds = values.pop("seed")
         seeds = list(seeds) if isinstance(seeds, (list, tuple)) else [seeds] * len(each)
@@ -130,6 +138,33 @@ class LanguageModel:
         """Loss, perplexity and bits per byte of texts; see `scoring.evaluate`."""
         return scoring.evaluate(self, texts, stride=stride)
 
+    def save(self, folder: str | Path, *, format: Literal["hf", "onehop"] = "onehop") -> None:
+        """Write weights, config, tokenizer and defaults: a folder that `transformers` opens too ("hf"), or onehop's own.
+
+        Raises ConfigError, naming what, where the Hugging Face layout cannot express the model.
+        """
+        files = (
+            self.folder if self.folder is not None and (self.folder / "tokenizer.json").is_file() else self.tokenizer
+        )
+        more: dict[str, Any] = {"tokenizer": files, "generation": self._generation_config()}
+        if format == "hf":
+            save_hf(self.model, folder, family=self.family, **more)
+        elif format == "onehop":
+            save_native(self.model, folder, provenance=self.provenance, **more)
+        else:
+            raise CheckpointError(f"format={format!r} cannot be written. Use hf or onehop.")
+
+    def _generation_config(self) -> dict[str, Any]:
+        """What the model came with, and its own end and start tokens."""
+        found = dict(self.generation_config)
+        start = "bos_token_id" if self.config.encoder is None else "decoder_start_token_id"
+        if self.start_id is not None:
+            found.setdefault(start, self.start_id)
+        if self.eos_ids:
+            ids = sorted(self.eos_ids)
+            found["eos_token_id"] = ids[0] if len(ids) == 1 else ids
+        return found
+
     def _ids(self, prompt: Prompt) -> tuple[int, ...]:
         return tuple(self.encode(prompt)) if isinstance(prompt, str) else tuple(prompt)
 
@@ -139,9 +174,10 @@ class LanguageModel:
         return self.tokenizer
 
 
-def _is_ids(prompts: Any) -> bool:
-    """Whether this is one prompt of ids and not several prompts."""
-    return len(prompts) > 0 and all(hasattr(item, "__index__") for item in prompts)
+def _each(prompts: Any) -> list[Prompt]:
+    """One prompt, a text or ids, is a list of one."""
+    one = isinstance(prompts, str) or (len(prompts) > 0 and all(hasattr(item, "__index__") for item in prompts))
+    return [prompts] if one else list(prompts)
 
 
 def _completion(request: Request, pieces: list[Piece]) -> Completion:

@@ -40,7 +40,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean loss in nats per token over `n_tokens` scored tokens, and per byte of their UTF-8 text (none without text)."""
+    """Mean loss in nats per token over n_tokens scored tokens; n_bytes: their UTF-8 bytes (none without a tokenizer)."""
 
     loss: float
     n_tokens: int
@@ -115,7 +115,7 @@ def evaluate(lm: "LanguageModel", texts: "Sequence[Prompt]", *, stride: int | No
 
 
 def logprobs_of(lm: "LanguageModel", tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Raw log-probabilities of targets (B, T) read from tokens (B, T), and the likeliest ids; full logits never exist."""
+    """Raw log-probabilities of targets (B, T) after tokens (B, T), and the likeliest ids; full logits never exist."""
     n_ids = lm.limits.n_ids
     with torch.inference_mode():
         hidden = lm.model.states(tokens, kernel=lm.kernel).hidden  # (B, T, C)
@@ -210,6 +210,6 @@ def _check_ids(lm: "LanguageModel", ids: Sequence[int]) -> None:
 def _how(lm: "LanguageModel", context: int, stride: int) -> str:
     begin = "the begin token" if lm.start_id is not None else "its own first token, which is not scored"
     return (
-        f"each text by itself, from {begin}; windows of {context} tokens, stride {stride}: beyond the first window every "
-        f"token has at least {context - stride} tokens before it"
+        f"each text by itself, from {begin}; windows of {context} tokens, stride {stride}: beyond the first window "
+        f"every token has at least {context - stride} tokens before it"
     )

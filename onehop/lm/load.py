@@ -1,0 +1,50 @@
+"""From a path or a name to a LanguageModel."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from onehop.formats.folder import CONFIG, read_json
+from onehop.lm.language_model import LanguageModel
+from onehop.text.tokenizer import Tokenizer
+from onehop.weights.open import Opened, open_model
+
+START = "decoder_start_token_id"
+
+
+def load(
+    path: str | Path,
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str = "cpu",
+    kernel: str = "auto",
+    parts: Iterable[str | Path] = (),
+    prepare: bool = True,
+) -> LanguageModel:
+    """A model with its tokenizer and defaults: a onehop folder, a Hugging Face folder, a shipped model or a hub name.
+
+    dtype None: the checkpoint's own. kernel: how attention is computed (auto, plain, tiled or fused). parts: files with
+    your own parts. prepare: keep a second copy of the weights in the layout that this CPU multiplies fastest.
+    """
+    opened = open_model(path, dtype=dtype, device=device, parts=parts)
+    tokenizer = None if opened.tokenizer is None else Tokenizer.load(opened.tokenizer)
+    named = frozenset() if tokenizer is None else tokenizer.eos_ids
+    return LanguageModel(
+        opened.model,
+        tokenizer,
+        eos_ids=named | frozenset(opened.eos_ids),
+        start_id=_start(opened) if opened.config.encoder is not None else None,
+        generation_config=opened.generation,
+        provenance=opened.provenance,
+        folder=opened.folder,
+        family=opened.family,
+        kernel=kernel,
+        prepare=prepare,
+    )
+
+
+def _start(opened: Opened) -> int | None:
+    """The token that an encoder-decoder's answers begin with."""
+    files = (opened.generation, read_json(opened.folder / CONFIG))
+    return next((file[START] for file in files if isinstance(file.get(START), int)), None)
