@@ -42,7 +42,7 @@ class Request:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] | str = ()
     seed: int | None = None
     logprobs: int | None = None
     ignore_eos: bool = False
@@ -115,7 +115,7 @@ class Request:
             raise RequestError(f"the prompt holds {wrong!r}, which is no token id. Give whole numbers from 0.")
 
     def _check_stop(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        stop: object = (self.stop,) if isinstance(self.stop, str) else self.stop
         if not isinstance(stop, (tuple, list)) or not all(isinstance(s, str) and s for s in stop):
             raise RequestError(f"stop={self.stop!r} must be a text that is not empty, or a list of such texts")
         object.__setattr__(self, "stop", tuple(stop))

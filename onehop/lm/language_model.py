@@ -36,7 +36,6 @@ class LanguageModel:
         model: Transformer,
         tokenizer: Tokenizer | None = None,
         *,
-        defaults: Mapping[str, tuple[Any, str]] | None = None,
         eos_ids: frozenset[int] | None = None,
         start_id: int | None = None,
         generation_config: Mapping[str, Any] | None = None,
@@ -46,13 +45,13 @@ class LanguageModel:
         kernel: str = "auto",
         prepare: bool = True,
     ):
-        """defaults: options that the checkpoint decides, each with the file that says so. start_id None: the begin token.
+        """A model by itself, or with what `load` found in its folder; `save` keeps all of it.
 
-        folder, family, generation_config and provenance are what the model came with, and are kept by `save`. prepare:
-        keep a second copy of the weights in the layout that the CPU multiplies fastest (`parts.linear.pack`).
+        eos_ids and start_id None: the tokenizer's. generation_config: the contents of a generation_config.json.
+        prepare: keep a second copy of the weights in the layout that this CPU multiplies fastest (`parts.linear.pack`).
         """
         self.model, self.tokenizer = model, tokenizer
-        self.defaults, self.generation_config = dict(defaults or {}), dict(generation_config or {})
+        self.generation_config = dict(generation_config or {})
         self.provenance, self.folder, self.family = provenance, folder, family
         self.eos_ids = eos_ids if eos_ids is not None else tokenizer.eos_ids if tokenizer is not None else frozenset()
         self.start_id = start_id if start_id is not None else tokenizer.bos_id if tokenizer is not None else None
@@ -108,7 +107,7 @@ class LanguageModel:
 
     def resolve(self, **options: Any) -> dict[str, tuple[Any, str]]:
         """Every option's value and where it comes from: "argument", a file of the checkpoint, or "default"."""
-        return resolve(options, self.defaults)
+        return resolve(options, self.generation_config)
 
     def requests(self, prompts: Prompt | Sequence[Prompt], **options: Any) -> list[Request]:
         """The requests that `generate` runs, seeds drawn."""
@@ -139,14 +138,13 @@ class LanguageModel:
         return scoring.evaluate(self, texts, stride=stride)
 
     def save(self, folder: str | Path, *, format: Literal["hf", "onehop"] = "onehop") -> None:
-        """Write weights, config, tokenizer and defaults: a folder that `transformers` opens too ("hf"), or onehop's own.
+        """Write the model and all that belongs to it: onehop's own folder, or one that `transformers` opens too ("hf").
 
         Raises ConfigError, naming what, where the Hugging Face layout cannot express the model.
         """
-        files = (
-            self.folder if self.folder is not None and (self.folder / "tokenizer.json").is_file() else self.tokenizer
-        )
-        more: dict[str, Any] = {"tokenizer": files, "generation": self._generation_config()}
+        copied = self.folder is not None and (self.folder / "tokenizer.json").is_file()
+        tokenizer = self.folder if copied else self.tokenizer
+        more: dict[str, Any] = {"tokenizer": tokenizer, "generation": self._generation_config()}
         if format == "hf":
             save_hf(self.model, folder, family=self.family, **more)
         elif format == "onehop":

@@ -40,7 +40,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean loss in nats per token over n_tokens scored tokens; n_bytes: their UTF-8 bytes (none without a tokenizer)."""
+    """Mean loss in nats per token over n_tokens scored tokens; n_bytes: their UTF-8 bytes (needs a tokenizer)."""
 
     loss: float
     n_tokens: int
