@@ -1,6 +1,11 @@
 """Random numbers that are a function of what they are for: the same on every machine, in any order."""
 
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
+
+_BLOCK = 1 << 12
 
 
 def uniform(numbers: np.ndarray, seed: int) -> np.ndarray:
@@ -18,6 +23,12 @@ def _mix(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+def draws(seed: int) -> Iterator[float]:
+    """uniform(0), uniform(1), … without end."""
+    for first in itertools.count(0, _BLOCK):
+        yield from uniform(np.arange(first, first + _BLOCK), seed).tolist()
 
 
 def shuffled(n: int, seed: int) -> np.ndarray:

@@ -4,18 +4,22 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from onehop.base.errors import TextError
 from onehop.base.files import atomic_folder, atomic_write
-from onehop.data.shards import FORMAT, Progress, Shards, write_shards
+from onehop.data.draws import draws
+from onehop.data.shards import FORMAT, SIDES, Progress, Shards, write_shards
 from onehop.data.sources import Source, open_source
 from onehop.data.split import Split
 from onehop.text.bpe import train_bpe, train_characters
+from onehop.text.cuts import LONG, pieces_of
 from onehop.text.tokenizer import Tokenizer
 
 TRAINED = ("bpe", "characters")
-_ENOUGH = 1_000_000_000  # characters that a BPE is trained on at most, from the beginning: more changes little
+_DONE = "source.json"  # written last
+_PER_TOKEN = 20_000  # bytes for each token of a BPE: from more text, it is trained on a sample of that size
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,10 @@ def prepare(
 ) -> Prepared:
     """Read the documents, train or load the tokenizer, and encode both sides of the split into shards below `folder`.
 
-    tokenizer: "bpe" (trained on the training side, `vocab_size` tokens), "characters" (of the whole text), or the path
-    of a tokenizer. The shards have a name made from the contents of the text, the tokenizer and the split: where a run
-    with the same three left them, they are used as they are; damaged ones are refused. Nothing half-written stays.
+    tokenizer: "bpe" (`vocab_size` tokens, trained on the training side, at most 20 kB of it for each token),
+    "characters" (of the whole text), or the path of a tokenizer. The shards have a name made from the contents of the
+    text, the tokenizer and the split: where a run with the same three left them, they are used as they are; damaged ones
+    are refused. Nothing half-written stays.
     """
     source = open_source(
         files=files, corpus=corpus, n_documents=n_documents, separator=separator, jsonl_field=jsonl_field, seed=seed
@@ -58,23 +63,17 @@ def prepare(
     kind = [str(tokenizer), vocab_size if tokenizer == "bpe" else None] if given is None else [given.fingerprint]
     key = hashlib.sha256(json.dumps([FORMAT, source.fingerprint(), kind, validation, seed]).encode()).hexdigest()[:16]
     place = Path(folder) / key
-    reused = (place / "source.json").is_file()
+    reused = (place / _DONE).is_file()
     if not reused:
         split = Split.of(source, fraction=validation, seed=seed)
         with atomic_folder(place) as temporary:
             ready = given or _train(str(tokenizer), source, split, vocab_size=vocab_size, progress=progress)
             ready.save(temporary)
             write_shards(temporary, split.apply(source), ready, progress=progress)
-            atomic_write(temporary / "source.json", json.dumps({"text": source.description, "tokenizer": kind}) + "\n")
-    return Prepared(
-        given or Tokenizer.load(place),
-        Shards.open(place, "train"),
-        Shards.open(place, "validation"),
-        source.description,
-        source.n_skipped,
-        place,
-        reused,
-    )
+            atomic_write(temporary / _DONE, json.dumps({"text": source.description, "tokenizer": kind}) + "\n")
+    train, held = (Shards.open(place, side) for side in SIDES)
+    ready = given or Tokenizer.load(place)
+    return Prepared(ready, train, held, source.description, n_skipped=source.n_skipped, folder=place, reused=reused)
 
 
 def _load(path: str | Path) -> Tokenizer:
@@ -89,17 +88,16 @@ def _load(path: str | Path) -> Tokenizer:
 def _train(kind: str, source: Source, split: Split, *, vocab_size: int, progress: Progress | None) -> Tokenizer:
     if kind == "characters":
         return train_characters(source)
-    return train_bpe(_training_text(source, split, progress), vocab_size=vocab_size)
+    share = min(1.0, _PER_TOKEN * vocab_size / max(source.n_bytes, 1))
+    text = _training_text(source, split, share=share, progress=progress)
+    return train_bpe(text, vocab_size=vocab_size)
 
 
-def _training_text(source: Source, split: Split, progress: Progress | None) -> Iterator[str]:
-    """The documents of the training side, up to `_ENOUGH` characters."""
-    n_characters = 0
+def _training_text(source: Source, split: Split, *, share: float, progress: Progress | None) -> Iterator[str]:
+    """About this share of the training side, never nothing: documents, long ones in pieces, from all over the text."""
+    lots = chain([0.0], draws(split.seed + 1))
     for n, (document, is_validation) in enumerate(split.apply(source), start=1):
         if not is_validation:
-            yield document
-            n_characters += len(document)
+            yield from (piece for piece in pieces_of(document, LONG) if next(lots) < share)
         if progress is not None and n % 1000 == 0:
             progress("documents read for the tokenizer", n, None)
-        if n_characters >= _ENOUGH:
-            return

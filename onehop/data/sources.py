@@ -31,6 +31,7 @@ class Source:
     fingerprint: Callable[[], str]
     n_documents: int | None = None
     n_skipped: int = 0
+    n_bytes: int = 0  # of all files; 0 for what is made while it is read
 
     def __iter__(self) -> Iterator[str]:
         """The documents that are more than white space, one by one, at most `n_documents`."""
@@ -72,6 +73,7 @@ def open_source(
         fingerprint=lambda: _digest(_contents(paths), separator, jsonl_field, n_documents),
         n_documents=n_documents,
         n_skipped=n_skipped,
+        n_bytes=sum(path.stat().st_size for path in paths),
     )
 
 

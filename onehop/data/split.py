@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onehop.base.errors import DataError
-from onehop.data.draws import uniform
+from onehop.data.draws import draws, uniform
 
 _MANY = 1 << 12  # documents looked at to see whether both sides of the split get one
 
@@ -54,13 +54,10 @@ class Split:
 
     def apply(self, documents: Iterable[str]) -> Iterator[tuple[str, bool]]:
         """(document, whether it is for validation), in order; a single document comes as two."""
-        chosen = np.zeros(0, dtype=bool)
-        for number, document in enumerate(documents):
-            if number % _MANY == 0:
-                chosen = uniform(np.arange(number, number + _MANY), self.seed) < self.fraction
+        for number, (document, at) in enumerate(zip(documents, draws(self.seed), strict=False)):
             if self.single:
                 cut = min(max(int(len(document) * (1 - self.fraction)), 1), len(document) - 1)
                 yield document[:cut], False
                 yield document[cut:], True
             else:
-                yield document, bool(chosen[number % _MANY]) ^ (number == self.moved)
+                yield document, (at < self.fraction) ^ (number == self.moved)

@@ -3,18 +3,12 @@
 from collections.abc import Iterable, Iterator
 
 from onehop.base.errors import DataError, TextError
+from onehop.text.cuts import EVERY_CHARACTER, LONG, WORDS, pieces_of
 from onehop.text.settings import TokenizerSettings
-from onehop.text.tokenizer import EVERY_CHARACTER, Tokenizer
+from onehop.text.tokenizer import Tokenizer
 
 BOS, EOS = "<|bos|>", "<|eos|>"
 
-# How text is cut before merges are learnt; no merge crosses a cut: contractions, words with the character before
-# them, numbers of up to three digits, punctuation, line ends, spaces. The pattern of GPT-4 (tiktoken, cl100k_base) and
-# Llama 3, so that an exported tokenizer is one that other programs know.
-PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 SMALLEST = 2 + 256  # begin, end, and every byte
 
 
@@ -36,7 +30,7 @@ def train_bpe(documents: Iterable[str], *, vocab_size: int) -> Tokenizer:
             f"Give at least {SMALLEST}, or use data.tokenizer=characters."
         )
     backend = Backend(models.BPE())
-    split = pre_tokenizers.Split(Regex(PATTERN), behavior="isolated")
+    split = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([split, bytes_])
     backend.decoder = decoders.ByteLevel()
@@ -74,7 +68,7 @@ def train_characters(documents: Iterable[str]) -> Tokenizer:
 
 
 class _Counted:
-    """The documents, and whether there was anything in them."""
+    """The documents, long ones in pieces, and whether there was anything in them."""
 
     def __init__(self, documents: Iterable[str]):
         self._documents = documents
@@ -83,7 +77,7 @@ class _Counted:
     def __iter__(self) -> Iterator[str]:
         for document in self._documents:
             self._characters += len(document)
-            yield document
+            yield from pieces_of(document, LONG)
 
     def refuse_nothing(self) -> None:
         if self._characters == 0:

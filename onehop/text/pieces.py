@@ -48,14 +48,16 @@ class Pieces:
             self._bytes[key] = None if token is None else self._convert(token, first=first)
         return self._bytes[key]
 
-    def join(self, ids: Iterable[int]) -> str:
-        """The text of all ids together."""
+    def join(self, ids: Iterable[int], *, continues: bool = False) -> str:
+        """The text of all ids together; `continues`: it goes on after other text, so its beginning is no beginning."""
         pieces: list[bytes] = []
         for token_id in ids:
-            piece = self.piece(token_id, first=not pieces)
+            piece = self.piece(token_id, first=not (pieces or continues))
             if piece is not None:
                 pieces.append(piece)
-        return self.strip(self.settle(self.separator.join(pieces).decode("utf-8", self.errors)))
+        start = self.separator if continues and pieces else b""
+        text = self.settle((start + self.separator.join(pieces)).decode("utf-8", self.errors))
+        return text if continues else self.strip(text)
 
     def incremental(self) -> codecs.IncrementalDecoder:
         """A decoder that keeps an unfinished character to itself."""

@@ -9,16 +9,17 @@ from onehop.text.tokenizer import Tokenizer
 class TextStream:
     """Incremental detokenisation: what `push` and `close` return, joined, is `tokenizer.decode` of all the ids.
 
-    Never emits half a character: bytes wait until their character is complete, or cannot become one. The work for a
-    token does not depend on how many came before.
+    skip_special, continues: as there. Never emits half a character: bytes wait until their character is complete, or
+    cannot become one. The work for a token does not depend on how many came before.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True):
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, continues: bool = False):
         self._pieces = tokenizer.pieces
         self._skipped = tokenizer.special_ids if skip_special else frozenset()
         self._decoder = self._pieces.incremental()
-        self._first = True
-        self._start: str | None = "" if self._pieces.stripped_length else None  # the beginning, until it is stripped
+        self._first = not continues
+        # The beginning, until what the decoder strips from it is gone; None when there is nothing to strip (any more).
+        self._start: str | None = None if continues or not self._pieces.stripped_length else ""
 
     def push(self, token_id: int) -> str:
         """The text that this id completes; often one piece, sometimes nothing."""

@@ -4,11 +4,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onehop.base.errors import TextError
 from onehop.base.files import atomic_write
+from onehop.text.cuts import EVERY_CHARACTER, LONG, WORDS, pieces_of
 from onehop.text.pieces import Pieces
 from onehop.text.settings import (
     TokenizerSettings,
@@ -42,6 +44,7 @@ class Tokenizer:
         self.pieces = Pieces(state_of(backend.decoder), token=backend.id_to_token)
         self._plain = without_control(backend)
         self._letters = _letters(backend)
+        self._cuts_words = _cuts_words(backend)
         self._hidden: dict[frozenset[str], tokenizers.Tokenizer] = {}
 
     @classmethod
@@ -106,9 +109,18 @@ class Tokenizer:
         """Token ids of each text, on all cores, with nothing added before or after."""
         if self._letters is not None:
             return [self._spell(text) for text in texts]
+        if self._cuts_words and not special and any(len(text) > LONG for text in texts):
+            return [self._in_pieces(text) for text in texts]
+        return self._encode_batch(list(texts), special=special)
+
+    def _in_pieces(self, text: str) -> list[int]:
+        """The same ids as from the whole text, from pieces that go to all cores."""
+        return list(chain.from_iterable(self._encode_batch(list(pieces_of(text, LONG)), special=False)))
+
+    def _encode_batch(self, texts: list[str], *, special: bool) -> list[list[int]]:
         backend = self._marked if special else self._plain
         try:
-            return [found.ids for found in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+            return [found.ids for found in backend.encode_batch_fast(texts, add_special_tokens=False)]
         except (TypeError, UnicodeEncodeError) as error:
             raise TextError(
                 "the text holds half a surrogate pair, which is no Unicode text. Decode it from bytes with "
@@ -125,10 +137,16 @@ class Tokenizer:
             self._hidden[key] = with_hidden_names(self.backend, control)
         return list(self._hidden[key].encode(text, add_special_tokens=False).ids)
 
-    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """The text of `ids`. Nothing is tidied: spaces before punctuation stay, whatever `clean_up_…` flags say."""
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> str:
+        """The text of `ids`.
+
+        continues: they go on after other text (an answer after its prompt), so that a leading space stays, which some
+        tokenizers put before every text and drop again. Nothing is tidied: spaces before punctuation stay, whatever
+        `clean_up_…` flags say.
+        """
         skipped = self.special_ids if skip_special else frozenset()
-        return self.pieces.join(int(token_id) for token_id in ids if token_id not in skipped)
+        kept = (int(token_id) for token_id in ids if token_id not in skipped)
+        return self.pieces.join(kept, continues=continues)
 
     def token_bytes(self, token_id: int) -> bytes:
         """What an id adds inside a text, as bytes (maybe half a character); empty for an id without a token."""
@@ -185,4 +203,8 @@ def _letters(backend: "tokenizers.Tokenizer") -> dict[str, int] | None:
     return vocab if per_character else None
 
 
-EVERY_CHARACTER = r"[\s\S]"
+def _cuts_words(backend: "tokenizers.Tokenizer") -> bool:
+    """Whether text is cut by `WORDS` and nothing looks across the cuts (a normalizer might)."""
+    split = state_of(backend.pre_tokenizer)
+    first = split["pretokenizers"][0] if split is not None and split["type"] == "Sequence" else split
+    return backend.normalizer is None and first is not None and first.get("pattern") == {"Regex": WORDS}

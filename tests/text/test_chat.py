@@ -45,9 +45,7 @@ def test_rendering_equals_transformers(template):
     from transformers.utils.chat_template_utils import render_jinja_template  # slow to import
 
     messages = [{"role": "system", "content": " a "}, {"role": "user", "content": "b\n<c>"}]
-    theirs, _ = render_jinja_template(
-        conversations=[messages], chat_template=template, add_generation_prompt=True
-    )
+    theirs, _ = render_jinja_template(conversations=[messages], chat_template=template, add_generation_prompt=True)
     assert render(template, messages, bos=None, eos=None) == theirs[0]
 
 

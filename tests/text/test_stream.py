@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,9 +38,19 @@ def test_a_streamed_text_is_the_whole_text(kind, text):
 def test_any_ids_stream_to_what_they_decode_to(kind, data):
     tokenizer = KINDS[kind]
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 3), max_size=30))
-    for skip_special in (True, False):
-        whole = tokenizer.decode(ids, skip_special=skip_special)
-        assert "".join(streamed(tokenizer, ids, skip_special=skip_special)) == whole
+    for skip_special, continues in itertools.product((True, False), repeat=2):
+        options = {"skip_special": skip_special, "continues": continues}
+        assert "".join(streamed(tokenizer, ids, **options)) == tokenizer.decode(ids, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_an_answer_and_its_prompt_join_to_the_whole_text(kind, data):
+    tokenizer = KINDS[kind]
+    ids = [i for i in tokenizer.encode("the on the", bos=False) if i not in tokenizer.special_ids]
+    cut = data.draw(st.integers(1, len(ids)))
+    if "\ufffd" not in tokenizer.decode(ids[:cut]):
+        assert tokenizer.decode(ids[:cut]) + tokenizer.decode(ids[cut:], continues=True) == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "byte fallback"])

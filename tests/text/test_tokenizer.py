@@ -229,6 +229,13 @@ def test_many_texts_at_once_give_what_they_give_alone(text):
     assert tokenizer.encode_many([text, "on"]) == [tokenizer.encode(text, bos=False), tokenizer.encode("on", bos=False)]
 
 
+def test_an_answer_after_a_prompt_keeps_its_leading_space():
+    for tokenizer in (byte_fallback(), unigram()):
+        ids = tokenizer.encode("the", bos=False)
+        assert tokenizer.decode(ids) == "the"
+        assert tokenizer.decode(ids, continues=True) == " the"
+
+
 def test_words_without_a_decoder_are_separated_by_spaces_as_in_the_library():
     backend = Backend(models.WordLevel({"a": 0, "b": 1}))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
