@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
+
 from onehop.base.errors import DataError
 from onehop.data.fables.entropy import exact_entropy
 from onehop.data.fables.grammar import Cell, Fork, Grammar, Slot, Values
@@ -103,7 +104,7 @@ def test_text_that_is_never_written_is_refused(text: str) -> None:
 def test_a_choice_that_writes_nothing_is_read_with_the_next_one() -> None:
     grammar = Grammar((Fork((("", Fork(("a", "b"))), Fork(("c", "d", "e")))), "."), {}, {})
     probabilities = {text: math.exp(grammar.read(f"{text}.")[0]) for text in "abcde"}
-    assert probabilities == pytest.approx(dict(a=1 / 4, b=1 / 4, c=1 / 6, d=1 / 6, e=1 / 6), abs=1e-12)
+    assert probabilities == pytest.approx({"a": 1 / 4, "b": 1 / 4, "c": 1 / 6, "d": 1 / 6, "e": 1 / 6}, abs=1e-12)
 
 
 def test_a_text_can_be_cut_at_a_mark_and_use_only_what_is_held_out() -> None:

@@ -1,8 +1,9 @@
 """The exact entropy of a grammar, in nats per text: the loss that no model can beat on average.
 
-By the chain rule (Cover and Thomas, section 2.5) the entropy of a text is the mean, over what was chosen so far, of
-the log of the number of options at each choice. The recursion below walks the choices once per *case*: of the past it
-keeps only the values on which later choices depend, so two pasts that leave the same choices open share one result.
+By the chain rule (Cover and Thomas, Elements of Information Theory, section 2.5) the entropy of a text is the mean,
+over all that may be chosen, of the summed logs of the numbers of options. The recursion walks every choice once per
+*case*: of the past it keeps only the values on which later choices depend, so that pasts which leave the same choices
+open share one result.
 """
 
 import math
@@ -16,57 +17,61 @@ def exact_entropy(grammar: Grammar) -> float:
 
 
 class _Recursion:
+    """Nats still to come from a cell, given the values so far; each table is filled as it is asked for."""
+
     def __init__(self) -> None:
-        self.known: dict[tuple[Cell, tuple[tuple[str, str], ...]], float] = {}
-        self.needs: dict[Cell | None, frozenset[str]] = {None: frozenset()}
+        self._cases: dict[tuple[Cell | str | None, ...], float] = {}
+        self._live: dict[Cell | None, tuple[str, ...]] = {None: ()}
+        self._sure: dict[Cell | None, tuple[float, Cell | None]] = {None: (0.0, None)}
 
     def nats(self, cell: Cell | None, values: Values) -> float:
-        """Mean over all continuations from `cell` of the summed logs of the numbers of options."""
-        nats = 0.0
-        while cell is not None:
-            joined = self.joined(cell)
-            if joined is None:
-                break
-            nats, cell = nats + joined[0], joined[1]
-        if cell is None:
-            return nats
-        case = (cell, tuple([(name, values[name]) for name in self.live(cell) if name in values]))
-        if case not in self.known:
-            self.known[case] = self._choice(cell, dict(case[1]))
-        return nats + self.known[case]
-
-    def joined(self, cell: Cell) -> tuple[float, Cell | None] | None:
-        """Nats and following cell of a step that is the same in every case; None where the case matters."""
-        if cell.kind == "fork":
-            ends = {self._first_choice(way) for way in cell.ways}
-            return (math.log(len(cell.ways)), ends.pop()) if len(ends) == 1 else None
-        if cell.kind != "pick":
-            return 0.0, cell.after
-        if cell.slot.given or cell.text in self.live(cell.after):
-            return None
-        return math.log(len(cell.options({}))), cell.after
-
-    def _first_choice(self, cell: Cell | None) -> Cell | None:
-        while cell is not None and cell.kind not in ("pick", "fork"):
-            cell = cell.after
-        return cell
+        """The mean, over all continuations, of the summed logs of the numbers of options."""
+        sure, choice = self.sure(cell)
+        if choice is None:
+            return sure
+        live = self.live(choice)
+        case = (choice, *[values.get(name) for name in live])
+        if case not in self._cases:
+            self._cases[case] = self._choice(choice, {name: values[name] for name in live if name in values})
+        return sure + self._cases[case]
 
     def _choice(self, cell: Cell, values: Values) -> float:
         if cell.kind == "fork":
-            return math.log(len(cell.ways)) + math.fsum(self.nats(way, values) for way in cell.ways) / len(cell.ways)
+            rest = math.fsum([self.nats(way, values) for way in cell.ways])
+            return math.log(len(cell.ways)) + rest / len(cell.ways)
         options = cell.options(values)
         if cell.text not in self.live(cell.after):
             return math.log(len(options)) + self.nats(cell.after, values)
-        rest = math.fsum(self.nats(cell.after, values | {cell.text: word}) for word in options)
+        rest = math.fsum([self.nats(cell.after, values | {cell.text: word}) for word in options])
         return math.log(len(options)) + rest / len(options)
 
-    def live(self, cell: Cell | None) -> frozenset[str]:
-        """The blanks whose values change the choices from `cell` on."""
-        if cell not in self.needs:
+    def live(self, cell: Cell | None) -> tuple[str, ...]:
+        """The blanks whose values decide what can be chosen from `cell` on."""
+        if cell not in self._live:
             assert cell is not None
-            if cell.kind == "fork":
-                self.needs[cell] = frozenset().union(*(self.live(way) for way in cell.ways))
-            else:
-                rest = self.live(cell.after)
-                self.needs[cell] = rest - {cell.text} | set(cell.slot.given) if cell.kind == "pick" else rest
-        return self.needs[cell]
+            names = {name for way in cell.ways for name in self.live(way)} | set(self.live(cell.after))
+            if cell.kind == "pick":
+                names = names - {cell.text} | set(cell.slot.given)
+            self._live[cell] = tuple(sorted(names))
+        return self._live[cell]
+
+    def sure(self, cell: Cell | None) -> tuple[float, Cell | None]:
+        """The nats of the steps from `cell` on that are the same in every case, and the first choice that is not."""
+        if cell not in self._sure:
+            assert cell is not None
+            self._sure[cell] = self._sure_here(cell)
+        return self._sure[cell]
+
+    def _sure_here(self, cell: Cell) -> tuple[float, Cell | None]:
+        if cell.kind == "fork":
+            ways = {self.sure(way) for way in cell.ways}
+            if len(ways) > 1:
+                return 0.0, cell
+            nats, after = ways.pop()
+            return math.log(len(cell.ways)) + nats, after
+        nats, after = self.sure(cell.after)
+        if cell.kind != "pick":
+            return nats, after
+        if cell.slot.given or cell.text in self.live(cell.after):
+            return 0.0, cell
+        return math.log(len(cell.options({}))) + nats, after

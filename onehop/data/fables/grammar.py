@@ -130,7 +130,8 @@ class Grammar:
         if not text.startswith(written):
             raise self._refusal(text, 0)
         while cell is not None:
-            matches = [way for way in self.ways(cell, values) if text.startswith(way[0], at)]
+            rest = text[at:]
+            matches = [way for way in self.ways(cell, values, start=rest) if rest.startswith(way[0])]
             if len(matches) != 1:
                 raise self._refusal(text, at)
             written, odds, cell, values = matches[0]
@@ -163,26 +164,30 @@ class Grammar:
             cell = cell.after
         return "".join(pieces), cell
 
-    def ways(self, cell: Cell, values: Values) -> Iterator[tuple[str, int, Cell | None, Values]]:
+    def ways(
+        self, cell: Cell, values: Values, *, start: str | None = None
+    ) -> Iterator[tuple[str, int, Cell | None, Values]]:
         """The ways on from a choice: the text up to the next choice, one in how many, that choice, the values then.
 
-        A choice that writes nothing before the next one is taken together with it.
+        A choice that writes nothing before the next one is taken together with it. With `start`, words that do not
+        begin it are passed over.
         """
+        ways: list[tuple[str, Cell | None, Values]]
         if cell.kind == "fork":
             odds = len(cell.ways)
-            ways = [(*self.run(way, values), values) for way in cell.ways]
+            ways = [("", way, values) for way in cell.ways]
         else:
-            odds = len(cell.options(values))
-            ways = []
-            for word in cell.options(values):
-                then = values | {cell.text: word}
-                written, choice = self.run(cell.after, then)
-                ways.append(((with_article(word) if cell.article else word) + written, choice, then))
-        for written, choice, then in ways:
-            if written or choice is None:
-                yield written, odds, choice, then
+            options = cell.options(values)
+            odds = len(options)
+            texts = [(with_article(word) if cell.article else word, word) for word in options]
+            like = [row for row in texts if start is None or start.startswith(row[0])]
+            ways = [(text, cell.after, values | {cell.text: word}) for text, word in like]
+        for text, after, then in ways:
+            more, choice = self.run(after, then)
+            if text + more or choice is None:
+                yield text + more, odds, choice, then
             else:
-                yield from ((text, odds * more, end, last) for text, more, end, last in self.ways(choice, then))
+                yield from ((rest, odds * number, end, last) for rest, number, end, last in self.ways(choice, then))
 
     def _mention(self, cell: Cell, values: Values) -> str:
         derive = self.derived.get(cell.text)

@@ -28,7 +28,7 @@ class Trouble:
 TROUBLES = (
     Trouble(
         name="fit",
-        wish=" put {a +look} {+x} in {a +y}.",
+        wish=" put {a +x_look} {+x} in {a +y_look} {+y}.",
         claims=(
             " {x} didn't fit in the {y} because it was too {+flaw}.",
             " {y} couldn't hold the {x} because it was too {+flaw}.",
@@ -66,7 +66,7 @@ TROUBLES = (
     ),
     Trouble(
         name="carry",
-        wish=" set {a +look} {+x} on {a +y}.",
+        wish=" set {a +x_look} {+x} on {a +y_look} {+y}.",
         claims=(
             " {x} didn't stay on the {y} because it was too {+flaw}.",
             " {y} couldn't carry the {x} because it was too {+flaw}.",
@@ -78,7 +78,7 @@ TROUBLES = (
     ),
     Trouble(
         name="reach",
-        wish=" reach {a +look} {+y} with {a +x}.",
+        wish=" reach {a +y_look} {+y} with {a +x_look} {+x}.",
         claims=(
             " {x} didn't reach the {y} because it was too {+flaw}.",
             " {y} couldn't be touched with the {x} because it was too {+flaw}.",
@@ -103,7 +103,7 @@ TROUBLES = (
     ),
     Trouble(
         name="cover",
-        wish=" cover {a +look} {+y} with {a +x}.",
+        wish=" cover {a +y_look} {+y} with {a +x_look} {+x}.",
         claims=(
             " {x} didn't cover the {y} because it was too {+flaw}.",
             " {y} couldn't be hidden under the {x} because it was too {+flaw}.",
@@ -115,7 +115,7 @@ TROUBLES = (
     ),
     Trouble(
         name="cut",
-        wish=" cut {a +look} {+y} with {a +x}.",
+        wish=" cut {a +y_look} {+y} with {a +x_look} {+x}.",
         claims=(
             " {x} didn't cut the {y} because it was too {+flaw}.",
             " {y} couldn't be sliced with the {x} because it was too {+flaw}.",
@@ -127,7 +127,7 @@ TROUBLES = (
     ),
     Trouble(
         name="pass",
-        wish=" push {a +look} {+x} through {a +y}.",
+        wish=" push {a +x_look} {+x} through {a +y_look} {+y}.",
         claims=(
             " {x} didn't go through the {y} because it was too {+flaw}.",
             " {y} couldn't let the {x} pass because it was too {+flaw}.",

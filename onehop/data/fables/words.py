@@ -29,13 +29,19 @@ WEATHERS = (
     "misty", "warm", "cold", "chilly", "bright", "gray", "dark", "breezy",
 )  # fmt: skip
 TIMES = (
-    "morning", "afternoon", "evening", "day", "night", "Monday",
+    "morning", "afternoon", "evening", "day", "weekend", "Monday",
     "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday",
 )  # fmt: skip
 LOOKS = (
     "red", "blue", "green", "yellow", "purple", "silver", "golden", "striped", "spotted", "painted",
     "shiny", "dusty", "pretty", "plain", "fancy", "muddy", "strange", "magic", "crooked", "famous",
 )  # fmt: skip
+REMEDIES = (
+    "better", "different", "perfect", "proper", "second", "spare",
+    "nicer", "newer", "finer", "splendid", "lovely", "modern",
+)  # fmt: skip
+KEEPING = ("left", "kept", "put", "hid", "stored", "dropped")
+THEFTS = ("hid", "dropped", "threw", "buried", "tossed", "lost")
 GLOOMS = (
     "sad", "upset", "angry", "gloomy", "cross", "tired", "puzzled", "worried",
     "lonely", "grumpy", "ashamed", "nervous", "restless", "sorry", "helpless", "foolish",
@@ -65,7 +71,7 @@ FLAVOURS = (
     "plum", "honey", "cherry", "lemon", "berry", "nut", "peach", "pear",
     "fig", "mint", "mushroom", "cabbage", "bean", "walnut", "garlic", "ginger",
 )  # fmt: skip
-DISHES = ("pie", "cake", "soup", "stew", "pudding", "bread", "salad", "jam", "tea", "porridge")
+DISHES = ("pie", "cake", "soup", "stew", "pudding", "bread", "salad", "jam", "tart", "porridge")
 DEEDS = (
     "sing", "dance", "swim", "draw", "climb", "fish", "juggle", "knit", "whisper", "read",
     "skate", "dig", "hop", "paint", "cook", "explore", "sleep", "laugh", "dream", "sail",
