@@ -1,6 +1,5 @@
 """Attention as a plain function, with masks of your own: `onehop.attend`."""
 
-import math
 from typing import Any
 
 import torch
@@ -31,8 +30,9 @@ def attend(
 ) -> Tensor:
     """softmax(q·kᵀ/√D)·v: q (B, T, H, D), k (B, S, K, D), v (B, S, K, Dv) -> (B, T, H, Dv); K divides H.
 
-    `mask` is boolean (True: may look) or is added to the scores, after scale and softcap; it broadcasts to (B, H, T, S).
-    The last query stands beside the last key: `causal` and `window` (in tokens, the own one included) count from there.
+    `mask` is boolean (True: may look) or is added to the scores, after scale and softcap; shape: any that broadcasts
+    to (B, H, T, S). The last query stands beside the last key: `causal` and `window` (in tokens, the own one included)
+    count from there.
     `scale` is 1/√D if left out; `bias` maps positions to (B | 1, H, T, S) as in `ScoreRule`; a `rule` says all of these
     at once. `sinks` (H,) are scores that take weight and give nothing. A query that sees nothing gets zeros.
     """
@@ -42,20 +42,21 @@ def attend(
     if window is not None and window < 1:
         raise ConfigError(f"attend: window={window} lets nobody see anything: it counts the own token. Use 1 or more.")
     t, s = q.size(1), k.size(1)
-    q_places = Places.run(max(s - t, 0), t, q.device)
-    k_places = Places.run(max(t - s, 0), s, k.device)
+    q_first, k_first = max(s - t, 0), max(t - s, 0)
+    q_places, k_places = Places.run(q_first, t, q.device), Places.run(k_first, s, k.device)
     sees = Sees("causal" if causal else "all", window)
-    if mask is None:
-        sight = Sight(sees, q_places, k_places)
-    else:
-        sight = GivenSight(sees, q_places, k_places, given=_spread(mask, q, k))
-        if mask.dtype != torch.bool:
-            rule = rule.adding(GivenBias(sight))
+    sight = Sight(sees, q_places, k_places)
+    if mask is not None:
+        given = _spread(mask, q, k)  # (B | 1, H | 1, T, S)
+        if mask.dtype == torch.bool:
+            sight = GivenSight(sees, q_places, k_places, given=given)
+        else:
+            rule = rule.adding(GivenBias(given, q_first=q_first, k_first=k_first))
     return score(q, Keys(k, v, k_places), rule, sight, kernel=kernel)
 
 
 class GivenSight(Sight):
-    """A visibility rule narrowed by a mask of the user's own, (B | 1, H | 1, T, S): booleans, or numbers (-inf hides)."""
+    """A visibility rule narrowed by a boolean mask of the user's own, (B | 1, H | 1, T, S)."""
 
     def __init__(self, sees: Sees, q: Places, k: Places, *, given: Tensor):
         super().__init__(sees, q, k)
@@ -74,20 +75,19 @@ class GivenSight(Sight):
         return self.tile(slice(0, self.q.n), slice(0, self.k.n))
 
     def tile(self, rows: slice, cols: slice) -> Tensor:
-        part = self.given[..., rows, cols]
-        part = part if part.dtype == torch.bool else part != -math.inf
         rest = super().tile(rows, cols)
+        part = self.given[..., rows, cols]
         return part if rest is None else part & rest
 
 
 class GivenBias(nn.Module):
-    """An additive mask as a score bias: positions -> its rows and columns, (B | 1, H | 1, T, S)."""
+    """An additive mask (B | 1, H | 1, T, S) as a score bias: positions -> its rows and columns."""
 
-    def __init__(self, sight: GivenSight):
+    def __init__(self, given: Tensor, *, q_first: int, k_first: int):
         super().__init__()
         self.given: Tensor
-        self.register_buffer("given", sight.given, persistent=False)
-        self.q_first, self.k_first = sight.q.first or 0, sight.k.first or 0
+        self.register_buffer("given", given, persistent=False)
+        self.q_first, self.k_first = q_first, k_first
 
     def forward(self, q_at: Tensor, k_at: Tensor) -> Tensor:
         """The mask's numbers at these positions."""

@@ -13,9 +13,10 @@ from onehop.parts.keys import Keys
 from onehop.parts.score_fused import fused, why_not_fused
 from onehop.parts.score_plain import plain
 from onehop.parts.score_rule import ScoreRule
+from onehop.parts.score_tiled import tiled, why_not_tiled
 from onehop.parts.sight import Sight
 
-KERNELS = Choices("kernel", {"plain": plain, "fused": fused})
+KERNELS = Choices("kernel", {"plain": plain, "tiled": tiled, "fused": fused})
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ def score(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, kernel: str =
 
 def choose(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, kernel: str = "auto") -> Choice:
     """The quickest kernel that computes this rule exactly, or the one asked for, unless it cannot."""
+    if kernel == "tiled" and why_not_tiled(rule) is None:
+        return Choice("tiled", "asked for")
     if kernel == "plain":
         return Choice("plain", "asked for")
     why_not = why_not_fused(q, rule, sight)

@@ -1,7 +1,7 @@
 """PyTorch's scaled_dot_product_attention, wherever it can express a score rule exactly.
 
-Its kernels follow FlashAttention (Dao et al. 2022, arXiv:2205.14135). A mask or a bias, except for the plain triangle, has to
-be laid out for it, (1 | B, 1 | H, T, S); `tiled` needs no such memory.
+Its kernels follow FlashAttention (Dao et al. 2022, arXiv:2205.14135). A mask or a bias, except for the plain triangle,
+has to be laid out for it, (1 | B, 1 | H, T, S); `tiled` needs no such memory.
 """
 
 import math

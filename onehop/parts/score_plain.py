@@ -4,6 +4,8 @@ Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1; groups of heads: Ainslie e
 score that takes weight and has no value. Every other kernel is held to this one by tests. T × S weights are in memory.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -37,9 +39,12 @@ def weights(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight) -> Tensor:
         scores = scores + rule.bias(sight.q.at, sight.k.at)
     if rule.change is not None:
         scores = rule.change(scores, sight.q.at, sight.k.at)
-    w = _softmax(scores, None if sight.is_everything else sight.mask, rule.sinks)
+    mask = None if sight.is_everything else sight.mask
+    if rule.bias is not None or rule.change is not None:  # -inf hides as a mask does
+        mask = scores != -torch.inf if mask is None else mask & (scores != -torch.inf)
+    w = _softmax(scores, mask, rule.sinks)
     if rule.drop_key is not None:
-        w = w * kept(rule, w, slice(0, t), slice(0, s)) / (1.0 - rule.dropout)
+        w = w * kept(rule, w.shape, slice(0, t), slice(0, s)) / (1.0 - rule.dropout)
     return w
 
 
@@ -56,15 +61,15 @@ def _softmax(scores: Tensor, mask: Tensor | None, sinks: Tensor | None) -> Tenso
     return w if mask is None else w.masked_fill(~mask, 0.0)  # all zeros in a row without keys
 
 
-def kept(rule: ScoreRule, like: Tensor, rows: slice, cols: slice) -> Tensor:
-    """Which weights stay, for some queries and some keys: bool of the shape of `like`, (B, H, t, s)."""
+def kept(rule: ScoreRule, shape: Sequence[int], rows: slice, cols: slice) -> Tensor:
+    """Which weights stay, for some queries and some keys: bool of shape (B, H, t, s)."""
     assert rule.drop_key is not None
-    b, h, device = like.size(0), like.size(1), like.device
+    device = rule.drop_key.value.device
     return keep(
         rule.drop_key,
         rule.dropout,
-        torch.arange(b, device=device).view(b, 1, 1, 1),
-        torch.arange(h, device=device).view(h, 1, 1),
+        torch.arange(shape[0], device=device).view(-1, 1, 1, 1),
+        torch.arange(shape[1], device=device).view(-1, 1, 1),
         torch.arange(rows.start, rows.stop, device=device).view(-1, 1),
         torch.arange(cols.start, cols.stop, device=device),
     )

@@ -10,7 +10,7 @@ from onehop.parts.dropout import DropKey
 
 @dataclass(frozen=True, eq=False)
 class ScoreRule:
-    """score = cap · tanh(scale · q·k / cap) + bias(i, j), changed by `change`, masked by a Sight, softmaxed with `sinks`.
+    """score = cap · tanh(scale · q·k / cap) + bias(i, j), then `change`, a mask (Sight), softmax beside `sinks`.
 
     `bias` maps positions (B | 1, T), (B | 1, S) to (B | 1, H, T, S); it may have parameters. `change` maps scores
     (B, H, T, S) and the same positions to new scores: a rule of a user's own, known to `plain` only.
@@ -47,8 +47,8 @@ class SumOfBiases(nn.Module):
         return total
 
 
-def learned(bias: nn.Module | None) -> list[Tensor]:
-    """The tensors of a bias that want a gradient."""
+def learned(bias: nn.Module | None) -> dict[str, Tensor]:
+    """The tensors of a bias that want a gradient, by name."""
     if bias is None or not torch.is_grad_enabled():
-        return []
-    return [x for x in (*bias.parameters(), *bias.buffers()) if x.requires_grad]
+        return {}
+    return {name: x for name, x in (*bias.named_parameters(), *bias.named_buffers()) if x.requires_grad}
