@@ -59,7 +59,9 @@ def _no_config(folder: Path) -> str:
     if not folder.is_dir():
         return f"{folder} is no folder. Give a folder that holds config.json and model.safetensors."
     if any(folder.glob("*.gguf")):
-        return f"{folder} holds a GGUF file, which cannot be read. Give a folder with config.json and safetensors."
+        return (
+            f"{folder} holds a GGUF file, which is not supported yet. Give a folder with config.json and safetensors."
+        )
     return (
         f"{folder} holds no config.json, so it is no model. Give a folder that holds config.json and model.safetensors."
     )

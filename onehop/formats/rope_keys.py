@@ -71,12 +71,8 @@ class Rope:
             )
         length = _length(raw, self.length)
         scaling = _scaling(table, length)
-        if scaling is not None and scaling["kind"] == "dynamic":
-            longest = max(1, int(length * scaling["factor"]))  # theirs is the length up to which nothing changes
-        else:
-            longest = length
         path = "attention.position"
-        return {f"{path}.theta": table["rope_theta"], f"{path}.scaling": scaling, "max_len": longest}
+        return {f"{path}.theta": table["rope_theta"], f"{path}.scaling": scaling, "max_len": _longest(scaling, length)}
 
     def write(self, config: ModelConfig) -> Json:
         attention = next(config.layers()).attention
@@ -98,6 +94,15 @@ class Rope:
             "rope_scaling": None if kind == "default" else {name: kind, **table},
             "rope_parameters": {"rope_type": kind, "rope_theta": theta, **table},
         }
+
+
+def _longest(scaling: Json | None, length: int) -> int:
+    """The longest text, in tokens, that max_position_embeddings and the scaling together speak of."""
+    if scaling is not None and scaling["kind"] == "dynamic":
+        return max(1, int(length * scaling["factor"]))  # theirs is the length up to which nothing changes
+    if scaling is not None and scaling["kind"] == "yarn":
+        return max(length, int(scaling["original_max_len"] * scaling["factor"]))  # many files leave theirs unstretched
+    return length
 
 
 def base(position: RopeConfig, d_head: int) -> float:

@@ -127,11 +127,7 @@ def claims(table: Sequence[Row], config: ModelConfig) -> Iterator[Claim]:
 def match(table: Sequence[Row], config: ModelConfig, found: Iterable[str], *, where: str) -> Matched:
     """Hold the table against the names in a file. Raises CheckpointError naming all that is missing or unexpected."""
     names = set(found)
-    if config.n_layers > len(names):
-        raise CheckpointError(
-            f"{where}: the config says {config.n_layers} layers, but there are only {len(names)} tensors. "
-            "Check that the weights and the config belong to the same model."
-        )
+    refuse_too_many_layers(config, len(names), where=where)
     claimed = tuple(claims(table, config))
     needed = {name for claim in claimed for name in claim.theirs}
     whole = Site(config, config)
@@ -143,6 +139,16 @@ def match(table: Sequence[Row], config: ModelConfig, found: Iterable[str], *, wh
     if absent or unclaimed:
         raise CheckpointError.names(absent=absent, unclaimed=unclaimed, where=where)
     return Matched(claimed, twins, tuple(dropped.items()))
+
+
+def refuse_too_many_layers(config: ModelConfig, n_tensors: int, *, where: str) -> None:
+    """Stop before a million names are generated for a config that cannot belong to so few tensors."""
+    layers = config.n_layers + (config.encoder.n_layers if config.encoder is not None else 0)
+    if layers > n_tensors:
+        raise CheckpointError(
+            f"{where}: the config says {layers} layers, but there are only {n_tensors} tensors. "
+            "Check that the weights and the config belong to the same model."
+        )
 
 
 def _sites(theirs: str, ours: str, config: ModelConfig) -> Iterator[Site]:

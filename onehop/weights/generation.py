@@ -1,46 +1,16 @@
-"""What a model's folder says about generation: default settings and end tokens, each with the file that says so."""
+"""What a model's folder says about generation: default settings, and every end token with its origin."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from onehop.base.errors import CheckpointError
 from onehop.formats.folder import CONFIG, read_json
 from onehop.weights.native import GENERATION
 
-# Settings that a request understands too.
-NAMES = (
-    "max_new_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-)
 
-
-class Setting(NamedTuple):
-    """A value and where it comes from."""
-
-    value: Any
-    origin: str
-
-
-def settings(folder: Path) -> dict[str, Setting]:
-    """The folder's own defaults, under the names that a request uses. `do_sample: false` is temperature 0."""
-    raw = _read(folder, GENERATION)
-    found = {}
-    for name in NAMES:
-        value = raw.get(name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise CheckpointError(f"{folder / GENERATION}: {name}={value!r} should be a number.")
-        found[name] = Setting(value, GENERATION)
-    if raw.get("do_sample") is False:
-        found["temperature"] = Setting(0.0, f"{GENERATION} (do_sample)")
-    return found
+def settings(folder: Path) -> dict[str, Any]:
+    """The contents of the folder's generation_config.json; empty where there is none."""
+    return _read(folder, GENERATION)
 
 
 def end_ids(folder: Path) -> dict[int, str]:

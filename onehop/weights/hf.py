@@ -11,13 +11,13 @@ from onehop.formats.family import family_of
 from onehop.formats.folder import CONFIG, Described, describe
 from onehop.formats.layout import Family
 from onehop.formats.table import claims, match
-from onehop.model.build import torch_dtype
+from onehop.model.build import build, torch_dtype
 from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
 from onehop.weights.native import GENERATION, ends, write_json
 from onehop.weights.place import new_files, put_tokenizer
 from onehop.weights.safetensors_files import open_tensors, write_model
-from onehop.weights.transfer import dump, load
+from onehop.weights.transfer import dump, fill
 
 MAX_SHARD = 5_000_000_000  # bytes
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -36,10 +36,9 @@ def load_hf(
 def load_described(described: Described, *, dtype: torch.dtype | str | None, device: torch.device | str) -> Transformer:
     """The model of a Hugging Face folder whose config has been read."""
     assert described.family is not None
-    to = None if dtype is None else torch_dtype(dtype)
     with open_tensors(described.folder) as tensors:
         found = match(described.family.tensors, described.config, tensors.entries, where=str(tensors.where))
-        return load(described.config, tensors, found, dtype=to, device=device)
+        return fill(build(described.config, device="meta"), tensors, found, dtype=dtype, device=device)
 
 
 def save_hf(

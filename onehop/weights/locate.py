@@ -19,7 +19,7 @@ def locate(path: str | Path) -> Path:
     given, place = str(path), Path(path)
     if place.suffix == ".gguf":
         raise CheckpointError(
-            f"{given} is a GGUF file, which cannot be read. Give a folder with config.json and safetensors."
+            f"{given} is a GGUF file, which is not supported yet. Give a folder with config.json and safetensors."
         )
     if place.is_dir():
         return place
@@ -42,23 +42,32 @@ def locate(path: str | Path) -> Path:
 
 def _from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     try:
         folder = Path(snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
         if (folder / SINGLE).is_file() or (folder / INDEX).is_file():
             return folder
     except LocalEntryNotFoundError:
-        pass
+        pass  # not in the cache: ask the hub
+    except HFValidationError as error:
+        raise CheckpointError(f"{name} is no folder here and no hub name: {error}. Give a folder, or check the name.") from error
     try:
         return Path(snapshot_download(name, allow_patterns=WANTED))
-    except HfHubHTTPError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise CheckpointError(
-            f"{name} could not be fetched from the hub: {reason} Give a local folder, or check the name."
-        ) from error
-    except (LocalEntryNotFoundError, OSError) as error:
-        raise CheckpointError(
-            f"{name} is no folder here and not in the local cache, and the hub cannot be reached. Give a local folder, "
-            "or go online once."
-        ) from error
+    except GatedRepoError:
+        reason = "its owner asks you to agree to terms on its page and to log in (hf auth login)"
+    except RepositoryNotFoundError:
+        reason = "the hub has no such model, or it is private (hf auth login)"
+    except LocalEntryNotFoundError:
+        reason = "it is not in the local cache and the hub cannot be reached. Go online once"
+    except (HfHubHTTPError, ValueError, OSError) as error:
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0]
+    raise CheckpointError(
+        f"{name} is no folder here, and as a hub name it cannot be fetched: {reason}. Or give a local folder."
+    )

@@ -11,13 +11,13 @@ from onehop.base.errors import CheckpointError
 from onehop.config.model import ModelConfig
 from onehop.config.write import to_json
 from onehop.formats.folder import CONFIG, describe
-from onehop.formats.table import Claim, Matched
+from onehop.formats.table import Claim, Matched, refuse_too_many_layers
 from onehop.model.build import build, torch_dtype
 from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
 from onehop.weights.place import new_files, put_tokenizer
 from onehop.weights.safetensors_files import SINGLE, TensorFiles, open_tensors, write_tensors
-from onehop.weights.transfer import dump, load
+from onehop.weights.transfer import dump, fill
 
 GENERATION, PROVENANCE = "generation_config.json", "provenance.json"
 
@@ -80,13 +80,14 @@ def load_same_names(
     config: ModelConfig, tensors: TensorFiles, *, dtype: torch.dtype | str | None, device: torch.device | str
 ) -> Transformer:
     """A model whose tensors lie in the file under our own names."""
-    needed = same_names(build(config, device="meta"))
+    refuse_too_many_layers(config, len(tensors.entries), where=str(tensors.where))
+    model = build(config, device="meta")
+    needed = same_names(model)
     absent = {claim.ours[0] for claim in needed} - tensors.entries.keys()
     unclaimed = tensors.entries.keys() - {claim.ours[0] for claim in needed}
     if absent or unclaimed:
         raise CheckpointError.names(absent=absent, unclaimed=unclaimed, where=str(tensors.where))
-    to = None if dtype is None else torch_dtype(dtype)
-    return load(config, tensors, Matched(needed), dtype=to, device=device)
+    return fill(model, tensors, Matched(needed), dtype=dtype, device=device)
 
 
 def same_names(model: Transformer) -> tuple[Claim, ...]:

@@ -11,7 +11,7 @@ from onehop.config.model import ModelConfig
 from onehop.formats.folder import Described, describe, read_json
 from onehop.formats.layout import Family
 from onehop.model.transformer import Transformer
-from onehop.weights.generation import Setting, end_ids, settings
+from onehop.weights.generation import end_ids, settings
 from onehop.weights.hf import load_described
 from onehop.weights.locate import locate
 from onehop.weights.native import PROVENANCE, load_same_names
@@ -23,7 +23,7 @@ class Opened:
     """A model and what its folder says about it.
 
     `family` is the Hugging Face layout it came in (None: onehop's own). `tokenizer` is the folder that holds one, if
-    any. `generation` has the default settings and `eos_ids` every end token, each with the file that says so.
+    any. `generation` is what its generation_config.json holds; `eos_ids` has every end token and who names it.
     """
 
     model: Transformer
@@ -32,7 +32,7 @@ class Opened:
     kind: Literal["onehop", "hf"]
     family: Family | None
     tokenizer: Path | None
-    generation: Mapping[str, Setting]
+    generation: Mapping[str, Any]
     eos_ids: Mapping[int, str]
     provenance: Mapping[str, Any] | None
 

@@ -6,36 +6,34 @@ import torch
 from torch import Tensor
 
 from onehop.base.errors import CheckpointError
-from onehop.config.model import ModelConfig
 from onehop.formats.table import Claim, Matched
-from onehop.model.build import build
+from onehop.model.build import torch_dtype
 from onehop.model.transformer import Transformer
 from onehop.weights.ops import OPS
 from onehop.weights.safetensors_files import DTYPES, TensorFiles
 
 
-def load(
-    config: ModelConfig,
+def fill(
+    model: Transformer,
     tensors: TensorFiles,
     matched: Matched,
     *,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: torch.device | str = "cpu",
 ) -> Transformer:
-    """A model with the weights of a file, in evaluation mode; `dtype` None is the file's own.
+    """Give a model that was built on the meta device the weights of a file, and set it to evaluation mode.
 
-    The model is built without memory and takes each tensor as it is read: the peak is the model and one tensor.
+    dtype None: the file's own. Each tensor is read straight into its final place: the peak is the model and one tensor.
     Shapes are compared with the headers before anything is read.
     """
-    model = build(config, device="meta")
     check_shapes(model, tensors, matched.claims)
     check_twins(tensors, matched.twins)
-    dtype = tensors.dtype() if dtype is None else dtype
+    to = tensors.dtype() if dtype is None else torch_dtype(dtype)
     weights: dict[str, Tensor] = {}
     for claim in matched.claims:
         found = OPS.get(claim.op).load([tensors.read(name) for name in claim.theirs], claim.sizes)
         for name, tensor in zip(claim.ours, found, strict=True):
-            owned = torch.empty(tensor.shape, dtype=dtype, device=device)  # not a view of the file, which may change
+            owned = torch.empty(tensor.shape, dtype=to, device=device)  # not a view of the file, which may change
             weights[name] = owned.copy_(tensor)
     model.load_state_dict(weights, assign=True)
     return model.eval()
