@@ -30,6 +30,7 @@ class Groups:
 
 def grouped_linear(x: Tensor, w: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:
     """Rows of expert e times w[e]ᵀ, plus bias[e]: x (M, in), w (E, out, in), ends (E,), bias (E, out) -> (M, out)."""
+    x, w, bias = _as_autocast(x, w, bias)
     if not _fits_grouped_mm(x, w):
         return plain_grouped_linear(x, w, ends, bias)
     y = F.grouped_mm(x, w.transpose(1, 2), offs=ends)  # (M, out)
@@ -39,12 +40,21 @@ def grouped_linear(x: Tensor, w: Tensor, ends: Tensor, bias: Tensor | None = Non
 def plain_grouped_linear(x: Tensor, w: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:
     """The definition: a loop over the experts that are visited."""
     experts, biases = w.unbind(), [None] * w.size(0) if bias is None else bias.unbind()
-    out, start = [x.new_zeros(0, w.size(1))], 0
+    out, start = [], 0
     for e, end in enumerate(ends.tolist()):
         if end > start:
             out.append(F.linear(x[start:end], experts[e], biases[e]))
         start = end
-    return torch.cat(out)
+    return torch.cat(out) if out else F.linear(x, experts[0], biases[0])  # (0, out), with a gradient
+
+
+def _as_autocast(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Cast as autocast casts a linear map's operands; it does not know F.grouped_mm."""
+    device = x.device.type
+    if x.dtype == torch.float64 or not torch.is_autocast_enabled(device):
+        return x, w, bias
+    dtype = torch.get_autocast_dtype(device)
+    return x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
 
 
 def _fits_grouped_mm(x: Tensor, w: Tensor) -> bool:

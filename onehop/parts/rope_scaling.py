@@ -1,8 +1,8 @@
 """Ways to stretch RoPE over longer texts: each turns the plain frequencies of the pairs into others.
 
-A row of `STRETCHES` is two functions of the config: `inv_freq(cfg, plain, theta=…, length=…)`, where `plain` (P,) float64
-holds theta^(-2j/d) radians per token for the pairs j = 0 … P-1 of a rotary width d = 2P, and `attention_factor(cfg)`, by
-which cos and sin are multiplied. With `at_read` the frequencies depend on the text: `length` (B,) in tokens -> (B, P).
+A row of `STRETCHES` is two functions of the config. `inv_freq(cfg, plain, theta=…, length=…)`: `plain` (P,) float64 is
+theta^(-2j/d) radians per token for the pairs j = 0 … P-1 of a rotary width d = 2P. `attention_factor(cfg)` multiplies
+cos and sin. With `at_read` the frequencies depend on the length of the text: `length` (B,) in tokens -> (B, P).
 """
 
 import math

@@ -46,7 +46,7 @@ class Routing:
         Fedus et al. 2021 (Switch), arXiv:2101.03961, equations 4-6, for k choices: the f sum to k. No gradient
         flows through f.
         """
-        share = self.load / self._tokens()  # (E,)
+        share = self.load.to(self.scores.dtype) / self._tokens()  # (E,)
         return self.probs.size(-1) * (share * self._mean(self.probs)).sum()
 
     @property

@@ -1,0 +1,213 @@
+"""Rotation: scores depend on distances alone, lengths are kept, and no dtype of the model reaches the angles."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from onehop.config import AttentionConfig, RopeConfig
+from onehop.config.position import DynamicScaling, LinearScaling, LongRopeScaling, NTKScaling, YarnScaling
+from onehop.parts.attention import GroupedQueryAttention
+from onehop.parts.cache import Cache
+from onehop.parts.keys import Keys
+from onehop.parts.places import Places
+from onehop.parts.rope import Rope
+from onehop.parts.step import Step
+
+F64 = torch.float64
+LONGROPE = LongRopeScaling(short_factor=(1.0, 1.5), long_factor=(2.0, 5.0), original_max_len=4)
+
+
+def _x(*shape, dtype=F64, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64).to(dtype)
+
+
+def _turn(rope, x, at):
+    return rope.rotate(x, *rope.angles(at, dtype=x.dtype))
+
+
+def test_a_pair_turns_by_position_times_frequency_solved_by_hand():
+    """Width 4: dims 0 and 2 turn by 1 radian per token, dims 1 and 3 by 1/100."""
+    y = _turn(Rope(RopeConfig(), 4), torch.tensor([[[[1.0, 0.0, 0.0, 1.0]]]], dtype=F64), torch.tensor([[3]]))
+    want = [math.cos(3), -math.sin(0.03), math.sin(3), math.cos(0.03)]
+    torch.testing.assert_close(y.flatten(), torch.tensor(want, dtype=F64), rtol=0, atol=1e-15)
+
+
+def test_rotation_equals_the_matrix_of_the_paper_on_half_split_pairs():
+    rope, x, at = Rope(RopeConfig(), 8), _x(1, 5, 2, 8), torch.tensor([[0, 1, 5, 17, 400]])
+    y = _turn(rope, x, at)
+    for t in range(5):
+        matrix = torch.zeros(8, 8, dtype=F64)
+        for j, w in enumerate(rope.inv_freq().tolist()):
+            c, s = math.cos(int(at[0, t]) * w), math.sin(int(at[0, t]) * w)
+            matrix[j, j], matrix[j, j + 4], matrix[j + 4, j], matrix[j + 4, j + 4] = c, -s, s, c
+        torch.testing.assert_close(y[0, t], x[0, t] @ matrix.T, rtol=0, atol=1e-12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    m=st.integers(0, 5000),
+    n=st.integers(0, 5000),
+    shift=st.integers(0, 5000),
+    half=st.integers(1, 8),
+    rest=st.integers(0, 5),
+    scaled=st.booleans(),
+)
+def test_scores_depend_only_on_the_distance(m, n, shift, half, rest, scaled):
+    scaling = YarnScaling(factor=4.0, original_max_len=64) if scaled else None
+    rope = Rope(RopeConfig(width=2 * half, scaling=scaling), 2 * half + rest)
+    q, k = _x(1, 1, 1, 2 * half + rest), _x(1, 1, 1, 2 * half + rest, seed=1)
+
+    def score(i, j):
+        return (_turn(rope, q, torch.tensor([[i]])) * _turn(rope, k, torch.tensor([[j]]))).sum()
+
+    # angles up to 10^4 radians carry a float64 error of 1e-12; products of a few dims
+    torch.testing.assert_close(score(m, n), score(m + shift, n + shift), rtol=0, atol=1e-10)
+
+
+def test_rotation_keeps_the_length_of_every_vector():
+    x = _x(2, 7, 3, 16)
+    y = _turn(Rope(RopeConfig(), 16), x, torch.arange(7).expand(2, 7) * 1000)
+    torch.testing.assert_close(y.norm(dim=-1), x.norm(dim=-1), rtol=1e-13, atol=0)
+
+
+def test_position_zero_turns_nothing():
+    x = _x(1, 1, 3, 16)
+    assert torch.equal(_turn(Rope(RopeConfig(), 16), x, torch.zeros(1, 1, dtype=torch.int64)), x)
+
+
+def test_partial_rotary_turns_the_leading_dims_and_leaves_the_rest():
+    at, x = torch.arange(5).unsqueeze(0), _x(1, 5, 2, 10)
+    y = _turn(Rope(RopeConfig(width=6), 10), x, at)
+    assert torch.equal(y[..., 6:], x[..., 6:])
+    assert torch.equal(y[..., :6], _turn(Rope(RopeConfig(), 6), x[..., :6], at))
+
+
+def test_the_gradient_of_a_rotation_is_the_rotation_back():
+    rope, at, x, g = (
+        Rope(RopeConfig(), 8),
+        torch.arange(5).unsqueeze(0),
+        _x(1, 5, 2, 8).requires_grad_(),
+        _x(1, 5, 2, 8),
+    )
+    (back,) = torch.autograd.grad(_turn(rope, x, at), x, g)
+    torch.testing.assert_close(back, _turn(rope, g, -at), rtol=0, atol=1e-13)
+
+
+def test_rows_may_stand_at_different_positions():
+    rope, x = Rope(RopeConfig(), 8), _x(2, 3, 2, 8)
+    at = torch.tensor([[0, 1, 2], [5, 6, 7]])
+    y = _turn(rope, x, at)
+    assert torch.equal(y[1:], _turn(rope, x[1:], at[1:]))
+    assert torch.equal(y[:1], _turn(rope, x[:1], at[:1]))
+
+
+# (cos, sin) of pairs 0, 1, 2, 5, 12 and 31 of width 64 at some positions, from 50-digit arithmetic
+EXACT = {
+    1: [(0.540302, 0.841471), (0.731761, 0.681561), (0.846009, 0.533168),
+        (0.972014, 0.234921), (0.9995, 0.0316175), (1, 0.000133352)],
+    257: [(0.819306, -0.573357), (-0.466329, -0.884611), (0.999964, 0.00845841),
+          (-0.311482, -0.950252), (-0.269691, 0.962947), (0.999413, 0.0342648)],
+    8191: [(-0.64639, -0.763007), (-0.841992, -0.53949), (0.845677, 0.533696),
+           (0.63101, 0.775775), (0.158559, 0.98735), (0.460456, 0.887682)],
+    131071: [(-0.817983, -0.575242), (0.0546179, 0.998507), (0.16306, -0.986616),
+             (0.466544, -0.884498), (-0.481666, -0.876355), (0.198512, -0.980099)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_angles_are_exact_whatever_the_dtype_of_the_model(dtype):
+    rope = nn.ModuleList([Rope(RopeConfig(), 64)]).to(dtype)[0]
+    cos, sin = rope.angles(torch.tensor([list(EXACT)]), dtype=dtype)
+    assert cos.dtype == sin.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    for t, pairs in enumerate(EXACT.values()):
+        for j, (c, s) in zip([0, 1, 2, 5, 12, 31], pairs):
+            assert cos[0, t, j].item() == pytest.approx(c, abs=1e-6)  # the values are given to six digits
+            assert sin[0, t, j].item() == pytest.approx(s, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_rotated_half_precision_vector_is_the_exact_one_rounded_once(dtype):
+    rope, at, x = Rope(RopeConfig(width=64), 80), torch.tensor([[0, 257, 1857, 32767]]), _x(1, 4, 3, 80, dtype=dtype)
+    got, exact = _turn(rope, x, at), _turn(rope, x.double(), at)
+    assert got.dtype == dtype
+    half_step = {torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]
+    # 3e-7: float32 products of values up to 4, which may cancel
+    torch.testing.assert_close(got.double(), exact, rtol=half_step, atol=1e-6)
+
+
+def test_padding_at_minus_one_turns_into_something_finite():
+    y = _turn(
+        Rope(RopeConfig(scaling=DynamicScaling(factor=2.0, original_max_len=4)), 8),
+        _x(1, 2, 1, 8),
+        torch.tensor([[-1, -1]]),
+    )
+    assert y.isfinite().all()
+
+
+@pytest.mark.parametrize("scaling", [None, LinearScaling(factor=2.0), NTKScaling(factor=2.0)])
+def test_schemes_of_equal_config_and_width_share_their_angles(scaling):
+    cfg = RopeConfig(scaling=scaling)
+    assert Rope(cfg, 8).key == Rope(cfg, 8).key
+    assert Rope(cfg, 8).key != Rope(cfg, 16).key
+    assert Rope(RopeConfig(width=8), 16).width == 8
+    assert not Rope(cfg, 8).at_read
+
+
+@pytest.mark.parametrize(
+    "scaling", [DynamicScaling(factor=2.0, original_max_len=4), LONGROPE], ids=["dynamic", "longrope"]
+)
+def test_angles_of_a_row_use_that_rows_length(scaling):
+    rope, at = Rope(RopeConfig(scaling=scaling), 4), torch.tensor([[0, 1, 2], [5, 6, 7]])
+    assert rope.at_read
+    cos, _ = rope.angles(at, dtype=F64, length=torch.tensor([3, 8]))
+    for row, length in enumerate([3, 8]):
+        want = (at[row].unsqueeze(-1) * rope.inv_freq(length)).cos()
+        torch.testing.assert_close(cos[row], want, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("cuts", [[9], [1] * 9, [3, 1, 5]], ids=["whole", "one by one", "uneven"])
+@pytest.mark.parametrize("kind", ["growing", "fixed"])
+@pytest.mark.parametrize(
+    "scaling", [DynamicScaling(factor=2.0, original_max_len=4), LONGROPE], ids=["dynamic", "longrope"]
+)
+def test_cached_decode_equals_a_fresh_pass_though_frequencies_change_with_the_length(scaling, kind, cuts):
+    """Keys are turned when they are read: those cached at length 3 must stand right at length 9."""
+    position = Rope(RopeConfig(scaling=scaling), 4)
+    layer = GroupedQueryAttention(8, AttentionConfig(n_heads=2, n_kv_heads=1, d_head=4), position=position).double()
+    with torch.no_grad():
+        for i, weight in enumerate(layer.parameters()):
+            weight.copy_(_x(*weight.shape, seed=i))
+    x = _x(2, 9, 8)
+    cache = Cache([layer.cache_spec()], batch=2, dtype=F64, device=torch.device("cpu"), kind=kind, capacity=9)
+    start = 0
+    for piece in x.split(cuts, dim=1):
+        places = cache.next_places(piece.size(1))
+        cache.start(places)
+        y = layer(piece, Step(places, kernel="plain"), cache.layers[0])
+        start += piece.size(1)
+        fresh = layer(x[:, :start], Step(Places.run(0, start), kernel="plain"))
+        # float64; only the order of the sums differs
+        torch.testing.assert_close(y, fresh[:, -piece.size(1) :], rtol=0, atol=1e-12)
+
+
+def test_keys_of_a_fixed_rope_are_turned_before_they_are_cached():
+    rope, step = Rope(RopeConfig(), 8), Step(Places.run(3, 2))
+    q, k = _x(1, 2, 4, 8), _x(1, 2, 2, 8, seed=1)
+    q_, k_ = rope.turn(q, k, step)
+    at = torch.tensor([[3, 4]])
+    assert torch.equal(q_, _turn(rope, q, at))
+    assert torch.equal(k_, _turn(rope, k, at))
+    keys = Keys(k_, k, step.places)
+    assert rope.turn_read(keys, step) is keys
+
+
+def test_a_rope_of_one_pair_works():
+    x, at = _x(1, 3, 1, 2), torch.arange(3).unsqueeze(0)
+    y = _turn(Rope(RopeConfig(), 2), x, at)
+    torch.testing.assert_close(
+        y[0, 2, 0, 0], x[0, 2, 0, 0] * math.cos(2) - x[0, 2, 0, 1] * math.sin(2), rtol=0, atol=1e-14
+    )
