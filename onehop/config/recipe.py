@@ -62,7 +62,9 @@ class TrainConfig(Part):
     context: int | None = Field(None, ge=2, description="tokens per row; none: model.max_len")
     lr: float = Field(1e-3, gt=0, description="highest learning rate")
     lr_end: float = Field(0.1, ge=0, le=1, description="last learning rate as a share of the highest")
-    warmup: int = Field(0, ge=0, description="steps over which the learning rate rises from zero")
+    warmup: int = Field(
+        0, ge=0, description="steps over which the learning rate rises from zero; a shorter run ends while it rises"
+    )
     weight_decay: float = Field(0.1, ge=0, description="decoupled weight decay, on matrices only")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's two decay rates")
     eps: float = Field(1e-8, gt=0, description="AdamW's epsilon")
@@ -87,8 +89,6 @@ class TrainConfig(Part):
                 f"micro_batch={self.micro_batch} must divide train.batch_size={self.batch_size}. "
                 "Every row has to be seen once per step."
             )
-        if self.warmup > self.steps:
-            raise broken_rule(f"warmup={self.warmup} is longer than train.steps={self.steps}. Use a smaller warmup.")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise broken_rule(f"betas={self.betas} must lie in [0, 1). Use 0.9,0.95.")
         return self

@@ -271,7 +271,6 @@ BROKEN_RECIPES = [
         {"train": {"micro_batch": 3}},
         "train.micro_batch=3 must divide train.batch_size=4. Every row has to be seen once per step.",
     ),
-    ({"train": {"warmup": 11}}, "train.warmup=11 is longer than train.steps=10. Use a smaller warmup."),
     ({"train": {"betas": [0.9, 1.0]}}, "train.betas=(0.9, 1.0) must lie in [0, 1). Use 0.9,0.95."),
 ]
 
@@ -282,6 +281,12 @@ def test_a_recipe_that_cannot_be_trained_is_refused_in_one_line(change, text):
     with pytest.raises(ConfigError) as refused:
         Recipe(**{top: {**table, **change.get(top, {})} for top, table in whole.items()})
     assert str(refused.value) == text
+
+
+def test_fewer_steps_than_the_warmup_are_a_short_run_and_no_fault():
+    """`train.steps=5` must try out any recipe."""
+    whole = {**RECIPE, "model": {**BASE, "vocab_size": None}}
+    assert Recipe(**{**whole, "train": {"steps": 5, "batch_size": 4, "warmup": 100}}).train.warmup == 100
 
 
 def test_only_a_recipe_may_leave_the_vocabulary_to_the_tokenizer():
