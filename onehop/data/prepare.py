@@ -53,8 +53,8 @@ def prepare(
 
     tokenizer: "bpe" (`vocab_size` tokens, trained on the training side, at most 20 kB of it for each token),
     "characters" (of the whole text), or the path of a tokenizer. The shards have a name made from the contents of the
-    text, the tokenizer and the split: where a run with the same three left them, they are used as they are; damaged ones
-    are refused. Nothing half-written stays.
+    text, the tokenizer and the split: where a run with the same three left them, they are used as they are; damaged
+    ones are refused. Nothing half-written stays.
     """
     source = open_source(
         files=files, corpus=corpus, n_documents=n_documents, separator=separator, jsonl_field=jsonl_field, seed=seed

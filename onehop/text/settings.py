@@ -73,30 +73,6 @@ def read_settings(folder: Path) -> TokenizerSettings:
     )
 
 
-def borders_of(
-    backend: "tokenizers.Tokenizer", settings: TokenizerSettings, *, bos_id: int | None, eos_id: int | None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids that the checkpoint's rule puts before and after a text.
-
-    The post-processor of tokenizer.json says it; `add_bos_token` and `add_eos_token` of tokenizer_config.json, where
-    given, overrule it. Both may ask for the begin token: it is one token all the same.
-    """
-    before, after = _template(state_of(backend.post_processor), backend)
-    if settings.add_bos is not None:
-        if settings.add_bos and bos_id is None:
-            raise TextError(
-                f"tokenizer_config.json adds bos_token={settings.bos!r}, which tokenizer.json does not hold."
-            )
-        before = (bos_id,) if settings.add_bos and bos_id is not None else ()
-    if settings.add_eos is not None:
-        if settings.add_eos and eos_id is None:
-            raise TextError(
-                f"tokenizer_config.json adds eos_token={settings.eos!r}, which tokenizer.json does not hold."
-            )
-        after = (eos_id,) if settings.add_eos and eos_id is not None else ()
-    return before, after
-
-
 def without_control(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
     """A tokenizer with the same ids to which a control token spelled in text is ordinary characters.
 
@@ -136,31 +112,6 @@ def _looks_up_strings(backend: "tokenizers.Tokenizer") -> bool:
 
 def _hidden(token: str, tokens: set[str]) -> str:
     return f"{HIDE_OPEN}{token}{HIDE_CLOSE}" if token in tokens else token
-
-
-def _template(
-    processor: dict[str, Any] | None, backend: "tokenizers.Tokenizer"
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids that a post-processor puts before and after one text."""
-    if processor is None:
-        return (), ()
-    kind = processor["type"]
-    if kind == "Sequence":
-        found = [_template(part, backend) for part in processor["processors"]]
-        before = tuple(token_id for ids, _ in reversed(found) for token_id in ids)
-        return before, tuple(token_id for _, ids in found for token_id in ids)
-    if kind in ("BertProcessing", "RobertaProcessing"):
-        return (processor["cls"][1],), (processor["sep"][1],)
-    if kind != "TemplateProcessing":
-        return (), ()
-    sides: tuple[list[int], list[int]] = ([], [])
-    side = 0
-    for item in processor["single"]:
-        if "Sequence" in item:
-            side = 1
-        else:
-            sides[side].extend(processor["special_tokens"][item["SpecialToken"]["id"]]["ids"])
-    return tuple(sides[0]), tuple(sides[1])
 
 
 def _read_json(file: Path) -> dict[str, Any]:

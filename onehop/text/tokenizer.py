@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from onehop.base.errors import TextError
 from onehop.base.files import atomic_write
+from onehop.text.borders import settle_borders
 from onehop.text.cuts import EVERY_CHARACTER, LONG, WORDS, pieces_of
 from onehop.text.pieces import Pieces
 from onehop.text.settings import (
     TokenizerSettings,
-    borders_of,
     read_backend,
     read_settings,
     state_of,
@@ -37,7 +37,7 @@ class Tokenizer:
         self.settings = settings or TokenizerSettings()
         self.backend = _settled(backend, self.settings)
         self.bos_id, self.eos_id = self._id_of(self.settings.bos), self._id_of(self.settings.eos)
-        self._before, self._after = borders_of(backend, self.settings, bos_id=self.bos_id, eos_id=self.eos_id)
+        self._before, self._after = settle_borders(backend, self.settings, bos_id=self.bos_id, eos_id=self.eos_id)
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.eos_ids = frozenset({*self.settings.end_ids, *([] if self.eos_id is None else [self.eos_id])})

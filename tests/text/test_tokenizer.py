@@ -8,6 +8,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from onehop.base.errors import TextError
+from onehop.text.bpe import train_bpe
 from onehop.text.tokenizer import Tokenizer
 from tests.text.small_tokenizers import HARD_TEXTS, byte_fallback, bytes_only, two_step_template, unigram
 
@@ -58,6 +59,33 @@ def test_the_config_overrules_the_post_processor():
     assert byte_fallback(bos_template=False).encode("on") == byte_fallback().encode("on", bos=False)
     assert byte_fallback(bos_template=False, add_bos=True).encode("on") == byte_fallback().encode("on")
     assert byte_fallback(add_eos=True).encode("on") == [*byte_fallback().encode("on"), 2]
+
+
+def test_a_saved_tokenizer_has_the_same_rule_for_readers_that_know_only_the_post_processor(tmp_path):
+    for tokenizer in (byte_fallback(add_bos=False), byte_fallback(bos_template=False, add_bos=True, add_eos=True)):
+        tokenizer.save(tmp_path)
+        there = Backend.from_file(str(tmp_path / "tokenizer.json"))
+        assert there.encode("the on").ids == tokenizer.encode("the on")
+
+
+def test_transformers_reads_a_saved_tokenizer_as_the_same(tmp_path):
+    from transformers import AutoTokenizer  # slow to import
+
+    for number, tokenizer in enumerate(
+        [
+            byte_fallback(),
+            unigram(),
+            bytes_only(bos="<|im_start|>", eos="<|eos|>", add_bos=True),
+            train_bpe(HARD_TEXTS, vocab_size=400),
+        ]
+    ):
+        tokenizer.save(tmp_path / str(number))
+        theirs = AutoTokenizer.from_pretrained(tmp_path / str(number))
+        assert (theirs.bos_token_id, theirs.eos_token_id) == (tokenizer.bos_id, tokenizer.eos_id)
+        for text in HARD_TEXTS:
+            ids = theirs(text).input_ids
+            assert tokenizer.encode(text, special=True) == ids
+            assert tokenizer.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
 
 
 def test_the_begin_token_is_never_doubled():
