@@ -118,11 +118,6 @@ class Recipe(Part):
             )
         if data.corpus is None and not data.files:
             yield "data.files and data.corpus are left out: no text. Set data.files=FILE,… or data.corpus=fables."
-        if data.tokenizer == "bpe" and model.vocab_size is not None and model.vocab_size < data.vocab_size:
-            yield (
-                f"model.vocab_size={model.vocab_size} is smaller than data.vocab_size={data.vocab_size} of the "
-                "tokenizer. Write model.vocab_size=none."
-            )
         yield from each_block(model, "model.", (_hides_the_next,))
 
 
