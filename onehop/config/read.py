@@ -8,12 +8,12 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from onehop.base.errors import ConfigError, did_you_mean
+from onehop.config.expand import preset_of
 from onehop.config.layers import Layer, file_layers, relocate
 from onehop.config.model import ModelConfig
 from onehop.config.origins import Origins, leaves
 from onehop.config.overrides import Overrides, as_layer
 from onehop.config.own import load_own
-from onehop.config.presets import PRESETS
 from onehop.config.raw import Raw, block_names, merge, merge_stacks, names_in
 from onehop.config.recipe import Recipe
 from onehop.config.refusal import UnknownKind
@@ -110,11 +110,8 @@ def _with_preset(layers: list[Layer]) -> list[Layer]:
             for below in layers[:i]:
                 below.table.pop("model", None)
         name = model.pop("preset")
-    if name is None or name == "none":
-        return layers
-    if not isinstance(name, str) or name not in PRESETS:
-        raise ConfigError(f"model.preset={name!r} does not exist. {did_you_mean(str(name), PRESETS)}")
-    return [Layer({"model": dict(PRESETS[name])}, f"preset {name}"), *layers]
+    preset = preset_of({"preset": name}, "model.")
+    return layers if preset is None else [Layer({"model": dict(preset)}, f"preset {name}"), *layers]
 
 
 def _parts(layers: list[Layer]) -> list[str]:
