@@ -48,7 +48,8 @@ class Loader:
     """Batches of `batch_size` rows of `length` tokens, without end: every row once, then again in another order.
 
     packing: "whole" (see `pack.pack_whole`; rows keep their contents) or "stream" (concatenated and cut, at another
-    place in every epoch, so that a single long text gives other windows each time). Refuses a text shorter than a row.
+    place in every epoch). A single document is always cut so: it gives other windows each time, and never overlapping
+    ones. Refuses a text shorter than a row.
     """
 
     def __init__(self, shards: Shards, *, batch_size: int, length: int, packing: str = "whole", seed: int = 0):
@@ -60,7 +61,9 @@ class Loader:
             )
         _check_targets(shards)
         self.shards, self.batch_size, self.length, self.seed = shards, batch_size, length, seed
-        self._whole = pack_whole(shards.starts, length, seed=seed) if packing == "whole" else None
+        self._whole = (
+            pack_whole(shards.starts, length, seed=seed) if packing == "whole" and shards.n_documents > 1 else None
+        )
         # One row less than there is, so that there is room to move the cuts.
         self.n_rows = self._whole.n_rows if self._whole else max(1, (shards.n_tokens - 1) // length - 1)
         self._epoch = -1

@@ -49,7 +49,9 @@ def read_backend(file: Path) -> "tokenizers.Tokenizer":
     from tokenizers import Tokenizer
 
     if not file.is_file():
-        raise TextError(f"{file} does not exist. Give a folder that holds a tokenizer.json, or the file itself.")
+        other = file.with_name("tokenizer.model").is_file()
+        hint = " A tokenizer.model alone has to be converted first: transformers writes both files." if other else ""
+        raise TextError(f"{file} does not exist. Give a folder that holds a tokenizer.json, or the file itself.{hint}")
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises the bare class

@@ -54,8 +54,9 @@ def test_another_seed_gives_another_order():
     assert not torch.equal(*batches)
 
 
-def test_windows_of_one_long_text_do_not_overlap_and_move_with_the_epoch():
-    loader = Loader(shards_of([1000]), batch_size=1, length=16, packing="stream", seed=1)
+@pytest.mark.parametrize("packing", ["whole", "stream"])
+def test_windows_of_one_long_text_do_not_overlap_and_move_with_the_epoch(packing):
+    loader = Loader(shards_of([1000]), batch_size=1, length=16, packing=packing, seed=1)
     epochs = [
         sorted(int(loader.batch(epoch * loader.n_rows + i).tokens[0, 0]) for i in range(loader.n_rows))
         for epoch in range(3)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onehop.data.draws import shuffled, uniform
@@ -64,6 +64,7 @@ def reference(tokens, starts, table):
     return found
 
 
+@settings(deadline=None)
 @given(lengths=LENGTHS, length=st.integers(2, 24), seed=st.integers(0, 3))
 def test_rows_of_whole_documents_hold_every_target_once_and_cut_only_what_is_longer_than_a_row(lengths, length, seed):
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -80,6 +81,7 @@ def test_rows_of_whole_documents_hold_every_target_once_and_cut_only_what_is_lon
         assert len(pieces) == (1 if 1 < n <= length else n // length + (n % length > 1))
 
 
+@settings(deadline=None)
 @given(lengths=LENGTHS, length=st.integers(2, 24), origin=st.integers(0, 5))
 def test_rows_of_the_stream_are_the_stream(lengths, length, origin):
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -95,6 +97,7 @@ def test_rows_of_the_stream_are_the_stream(lengths, length, origin):
     assert (rows["targets"][boundary & (rows["doc"] >= 0)] == -100).all()
 
 
+@settings(deadline=None)
 @given(lengths=st.lists(st.integers(2, 30), min_size=1, max_size=80))
 def test_packing_is_best_fit_decreasing(lengths):
     """As many rows as the plain algorithm, one item at a time, into the fullest row with room."""

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onehop.base.errors import DataError
@@ -27,6 +27,7 @@ def test_the_split_of_a_document_does_not_change_when_others_are_added():
     assert few != sides(documents[:6000], seed=1)[1]
 
 
+@settings(deadline=None)
 @given(n=st.integers(2, 30), fraction=st.floats(0.001, 0.999), seed=st.integers(0, 100))
 def test_neither_side_is_ever_empty(n, fraction, seed):
     train, validation = sides([str(i) for i in range(n)], fraction=fraction, seed=seed)

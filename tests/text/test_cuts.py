@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onehop.text import tokenizer as tokenizer_module
@@ -15,6 +15,7 @@ def bpe():
     return train_bpe([*HARD_TEXTS, "a b\n\n a.\n\nb's\n 1\r\n" * 9], vocab_size=330)
 
 
+@settings(deadline=None)
 @given(text=TEXTS, size=st.integers(1, 9))
 def test_pieces_join_to_the_text_and_encode_to_its_ids(bpe, text, size):
     pieces = list(pieces_of(text, size))

@@ -1,7 +1,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onehop.base.errors import RequestError
@@ -34,6 +34,7 @@ def test_a_streamed_text_is_the_whole_text(kind, text):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None)
 @given(data=st.data())
 def test_any_ids_stream_to_what_they_decode_to(kind, data):
     tokenizer = KINDS[kind]
@@ -44,6 +45,7 @@ def test_any_ids_stream_to_what_they_decode_to(kind, data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None)
 @given(data=st.data())
 def test_an_answer_and_its_prompt_join_to_the_whole_text(kind, data):
     tokenizer = KINDS[kind]
@@ -97,6 +99,7 @@ def test_text_held_back_is_released_at_the_end():
     assert stop.close() == "sto"
 
 
+@settings(deadline=None)
 @given(
     stops=st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3),
     pieces=st.lists(st.text(alphabet="abc", max_size=5), max_size=8),
