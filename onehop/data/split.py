@@ -8,7 +8,7 @@ import numpy as np
 from onehop.base.errors import DataError
 from onehop.data.draws import draws, uniform
 
-_MANY = 1 << 12  # documents looked at to see whether both sides of the split get one
+_MANY = 1 << 10  # documents looked at to see whether both sides of the split get one
 
 
 @dataclass(frozen=True)
