@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from onehop.base.errors import CheckpointError
+from onehop.base.errors import CheckpointError, ConfigError
 from onehop.config.model import ModelConfig
 from onehop.config.read import model_from_dict
 from onehop.formats.family import family_for
@@ -36,7 +36,10 @@ def describe(folder: str | Path, *, parts: Iterable[str | Path] = ()) -> Describ
         raise CheckpointError(_no_config(folder))
     raw = read_json(folder / CONFIG)
     if "model_type" not in raw and "d_model" in raw:
-        return Described(folder, "onehop", model_from_dict(raw, parts=parts), None, raw)
+        try:
+            return Described(folder, "onehop", model_from_dict(raw, parts=parts), None, raw)
+        except ConfigError as error:
+            raise ConfigError(f"{folder / CONFIG}: {error}") from error
     try:
         family = family_for(raw)
         return Described(folder, "hf", family.read_config(raw), family, raw)

@@ -3,7 +3,8 @@
 Our side of a row is a dotted path (`attention.n_heads`), as a recipe would write it. No torch.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -122,7 +123,7 @@ class Harmless:
 
 def _quantised(raw: Json) -> Json:
     """Quantised weights are read by their method or not at all: never as something else."""
-    found = raw.get("quantization_config")
+    found = raw.get("quantization_config") or raw.get("compression_config")
     if not found:
         return {}
     method = found.get("quant_method", "unnamed") if isinstance(found, dict) else found
@@ -181,6 +182,7 @@ COMMON_ROWS: tuple[KeyRow, ...] = (
     Harmless("use_cache output_attentions output_hidden_states return_dict torchscript use_bfloat16", "how it is run"),
     Harmless("_attn_implementation attn_implementation _attn_implementation_autoset", "which kernel computes the same"),
     Harmless("gradient_checkpointing tf_legacy_loss neftune_noise_alpha", "training only"),
+    Harmless("is_decoder", "every family here knows what it is"),
     Harmless("id2label label2id problem_type num_labels finetuning_task task_specific_params", "for other heads"),
     Harmless("tokenizer_class model_max_length max_sequence_length prefix", "for the tokenizer"),
     Harmless("keys_to_ignore_at_inference chunk_size_feed_forward", "names and sizes of intermediate results"),
@@ -194,15 +196,19 @@ COMMON_ROWS: tuple[KeyRow, ...] = (
     ),
     Only("pruned_heads", ({}, []), "heads were cut out after training"),
     Only("add_cross_attention", (False,), "the model would read an encoder"),
-    Only("is_decoder", (True, False), "it is a decoder or it is not"),
+    Only("is_encoder_decoder", (False,), "the model would have an encoder"),
     Only("cross_attention_hidden_size", (), "the model would read an encoder"),
     Only("tie_encoder_decoder", (False,), "two stacks would share weights"),
 )
 
 
-def read_keys(table: Iterable[KeyRow], raw: Json, *, title: str) -> Json:
-    """All rows' paths and values. An unknown key that is not null is refused: it could change the numbers."""
-    table = tuple(table)
+def read_keys(table: Sequence[KeyRow], raw: Json, *, title: str) -> Json:
+    """All rows' paths and values; of the common rows, those whose keys the family does not answer for itself.
+
+    An unknown key that is not null is refused: it could change the numbers.
+    """
+    own = {name for row in table for name in row.names}
+    table = (*table, *(row for row in COMMON_ROWS if own.isdisjoint(row.names)))
     known = {name for row in table for name in row.names}
     for key, value in raw.items():
         if key not in known and value is not None:
@@ -247,7 +253,7 @@ def nested(paths: Json) -> Json:
 
 
 def _word(key: str, value: Any, words: Mapping[str, str]) -> str:
-    if value not in words:
+    if not isinstance(value, str) or value not in words:
         known = ", ".join(sorted(words))
         raise CheckpointError(f"config.json: {key}={value!r} is not known. Known: {known}.")
     return words[value]
@@ -256,6 +262,13 @@ def _word(key: str, value: Any, words: Mapping[str, str]) -> str:
 def _hint(key: str, known: Iterable[str]) -> str:
     hint = did_you_mean(key, known)
     return hint if hint.startswith("Did") else "If it is known to do nothing, remove it from config.json."
+
+
+def number(key: str, value: Any, *, above: float = 0) -> Any:
+    """A finite number above a limit, as it is. Raises CheckpointError naming the key."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < math.inf:
+        raise CheckpointError(f"config.json: {key}={_short(value)} should be a number above {above}.")
+    return value
 
 
 def _short(value: Any) -> str:

@@ -13,7 +13,7 @@ from onehop.config.model import ModelConfig, StackConfig
 from onehop.config.norm import NORMS
 from onehop.config.part import Part
 from onehop.config.position import POSITIONS, NTKScaling, RopeConfig
-from onehop.formats.keys import COMMON_ROWS, Json, KeyRow, nested, read_keys, write_keys
+from onehop.formats.keys import Json, KeyRow, nested, read_keys, write_keys
 from onehop.formats.rope_keys import base
 from onehop.formats.table import Row
 
@@ -54,7 +54,7 @@ class Family:
 
     def read_config(self, raw: Json) -> ModelConfig:
         """Their config.json as our config. Raises CheckpointError for every key that cannot be honoured."""
-        paths = read_keys((*self.keys, *COMMON_ROWS), raw, title=self.title)
+        paths = read_keys(self.keys, raw, title=self.title)
         try:
             config = ModelConfig.model_validate(nested(dict(self.structure) | paths))
         except ConfigError as error:

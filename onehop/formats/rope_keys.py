@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from onehop.base.errors import CheckpointError
 from onehop.config.model import ModelConfig
 from onehop.config.position import DynamicScaling, NTKScaling, RopeConfig
-from onehop.formats.keys import Json
+from onehop.formats.keys import Json, number
 
 LENGTH = "max_position_embeddings"
 ORIGINAL = "original_max_position_embeddings"
@@ -127,11 +127,11 @@ def _table(raw: Json, theta: float) -> Json:
                 "Remove the wrong one."
             )
     table: Json = {"rope_type": "default", "rope_theta": theta} | old | new
-    table["rope_type"] = ALIASES.get(table["rope_type"], table["rope_type"])
-    _refuse_unknown(table)
-    outer = raw.get(ORIGINAL)
-    if outer is not None and ORIGINAL in FIELDS[table["rope_type"]]:
-        table[ORIGINAL] = outer  # given beside the table it wins, as in their code
+    kind = str(ALIASES.get(table["rope_type"], table["rope_type"]))
+    table["rope_type"] = kind
+    if raw.get(ORIGINAL) is not None and ORIGINAL in FIELDS.get(kind, ()):
+        table[ORIGINAL] = raw[ORIGINAL]  # given beside the table it wins, as in their code
+    _check(table)
     return table
 
 
@@ -142,7 +142,7 @@ def _typed(raw: Json, key: str) -> Json:
     if not isinstance(found, dict):
         raise CheckpointError(f"config.json: {key}={found!r} should be a table")
     found = {k: v for k, v in found.items() if v is not None}
-    kinds = {found[k] for k in ("type", "rope_type") if k in found}
+    kinds = {str(found[k]) for k in ("type", "rope_type") if k in found}
     if len(kinds) > 1:
         raise CheckpointError(
             f"config.json: {key} has two types: {found['type']!r} and {found['rope_type']!r}. Remove one."
@@ -150,7 +150,7 @@ def _typed(raw: Json, key: str) -> Json:
     return {**{k: v for k, v in found.items() if k != "type"}, **({"rope_type": kinds.pop()} if kinds else {})}
 
 
-def _refuse_unknown(table: Json) -> None:
+def _check(table: Json) -> None:
     kind = table["rope_type"]
     if kind not in FIELDS:
         raise CheckpointError(f"config.json: rotary scaling {kind!r} is not known. Known: {', '.join(sorted(FIELDS))}.")
@@ -162,6 +162,9 @@ def _refuse_unknown(table: Json) -> None:
     for key in NEEDED.get(kind, ()):
         if key not in table:
             raise CheckpointError(f"config.json: rotary scaling {kind!r} needs {key}, which is missing.")
+    for key in ("rope_theta", "factor", ORIGINAL):
+        if key in table:
+            number(key, table[key])
 
 
 def _length(raw: Json, default: int) -> int:

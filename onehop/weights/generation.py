@@ -42,11 +42,13 @@ def _ids(value: Any, file: Path) -> list[int]:
 def _id_of(token: str, folder: Path) -> int | None:
     """The id of a token in tokenizer.json, if there is one."""
     tokenizer = _read(folder, "tokenizer.json")
-    for added in tokenizer.get("added_tokens") or []:
-        if added.get("content") == token:
-            return int(added["id"])
-    vocab = (tokenizer.get("model") or {}).get("vocab")
-    if isinstance(vocab, dict):
-        found = vocab.get(token)
-        return None if found is None else int(found)
-    return next((i for i, row in enumerate(vocab or []) if row[0] == token), None)
+    try:
+        for added in tokenizer.get("added_tokens") or []:
+            if added["content"] == token:
+                return int(added["id"])
+        vocab = (tokenizer.get("model") or {}).get("vocab") or {}
+        if not isinstance(vocab, dict):  # pairs of a piece and its score
+            vocab = {row[0]: i for i, row in enumerate(vocab)}
+        return vocab.get(token)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{folder}/tokenizer.json is damaged. Get it again from its source.") from error

@@ -57,7 +57,7 @@ def _from_hub(name: str) -> Path:
     except LocalEntryNotFoundError:
         pass  # not in the cache: ask the hub
     except HFValidationError as error:
-        raise CheckpointError(f"{name} is no folder here and no hub name: {error}. Give a folder, or check the name.") from error
+        raise CheckpointError(f"{name} is no folder here and no hub name: {error} Check the name.") from error
     try:
         return Path(snapshot_download(name, allow_patterns=WANTED))
     except GatedRepoError:

@@ -9,7 +9,14 @@ from pathlib import Path
 from onehop.base.files import atomic_folder
 from onehop.text.tokenizer import Tokenizer
 
-WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
+# What describes one model and would be wrong beside another: removed when a save does not replace it.
+STALE = (
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "model.safetensors.index.json",
+    "generation_config.json",
+    "provenance.json",
+)
 TOKENIZER = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -19,7 +26,7 @@ TOKENIZER = (
     "tokenizer.model",
     "vocab.json",
     "merges.txt",
-)  # fmt: skip
+)
 
 
 @contextmanager
@@ -27,7 +34,8 @@ def new_files(folder: Path) -> Iterator[Path]:
     """A temporary folder whose files are moved into `folder` when the block ends well.
 
     A new folder appears as a whole. In one that is there, other files stay (a run's log, a user's notes), files of the
-    same names are replaced, and weights of an earlier save that are not among the new ones are removed.
+    same names are replaced, and what an earlier save says about its model is removed; an earlier tokenizer only where
+    there is a new one.
     """
     if not folder.exists():
         with atomic_folder(folder) as temporary:
@@ -39,7 +47,7 @@ def new_files(folder: Path) -> Iterator[Path]:
     names = {file.name for file in finished.iterdir()}
     for name in sorted(names):
         os.replace(finished / name, folder / name)
-    for pattern in WEIGHTS:
+    for pattern in (*STALE, *(TOKENIZER if TOKENIZER[0] in names else ())):
         for file in folder.glob(pattern):
             if file.name not in names:
                 file.unlink()

@@ -23,6 +23,7 @@ from onehop.formats.folder import read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
+MAX_NAME, MAX_DIMS = 500, 16  # far beyond any real tensor's
 DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -133,6 +134,8 @@ def read_header(file: Path) -> dict[str, Entry]:
     if not isinstance(table, dict):
         raise _damaged(file, "its header is no table")
     table.pop("__metadata__", None)
+    if not all(name.isprintable() and len(name) <= MAX_NAME for name in table):
+        raise _damaged(file, "its header has a tensor whose name is no name")
     entries = {name: _entry(file, name, row, size - 8 - length) for name, row in table.items()}
     _check_spans(file, table, size - 8 - length)
     return entries
@@ -144,9 +147,10 @@ def _entry(file: Path, name: str, row: Any, room: int) -> Entry:
         dtype, shape, (begin, end) = row["dtype"], tuple(row["shape"]), row["data_offsets"]
     except (TypeError, KeyError, ValueError) as error:
         raise _damaged(file, f"its header describes {name} incompletely") from error
-    if dtype not in SIZES:
+    if not isinstance(dtype, str) or dtype not in SIZES:
         raise CheckpointError(f"{file}: {name} has the dtype {dtype!r}, which is not known. Known: {', '.join(SIZES)}.")
-    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)) or begin > end:
+    whole = all(type(n) is int and 0 <= n < 2**63 for n in (*shape, begin, end))
+    if not whole or begin > end or len(shape) > MAX_DIMS:
         raise _damaged(file, f"its header gives {name} an impossible shape or place")
     if end > room:
         raise _damaged(file, f"{name} should end after {end} bytes of data, but there are only {room}")

@@ -34,9 +34,18 @@ def fill(
         found = OPS.get(claim.op).load([tensors.read(name) for name in claim.theirs], claim.sizes)
         for name, tensor in zip(claim.ours, found, strict=True):
             owned = torch.empty(tensor.shape, dtype=to, device=device)  # not a view of the file, which may change
-            weights[name] = owned.copy_(tensor)
+            weights[name] = _fitting(name, owned.copy_(tensor), tensor)
     model.load_state_dict(weights, assign=True)
     return model.eval()
+
+
+def _fitting(name: str, owned: Tensor, source: Tensor) -> Tensor:
+    """The converted tensor, unless a number became infinite: float16 ends at 65504."""
+    if owned.dtype == torch.float16 and source.dtype != torch.float16 and owned.isinf().any():
+        largest = float(source.abs().max())
+        if largest < float("inf"):
+            raise CheckpointError(f"{name} reaches {largest:g}, which float16 cannot hold. Use bfloat16 or float32.")
+    return owned
 
 
 def dump(

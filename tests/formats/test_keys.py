@@ -17,7 +17,7 @@ TABLE = (
 
 
 def read(raw):
-    return read_keys((*TABLE, *COMMON_ROWS), raw, title="Test")
+    return read_keys(TABLE, raw, title="Test")
 
 
 def test_each_key_goes_to_its_places_and_absent_ones_get_their_codes_default():

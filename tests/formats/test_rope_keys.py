@@ -99,7 +99,10 @@ def test_what_their_code_does_not_look_at_is_not_taken_over():
         ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, r"rope_theta twice and differently: 10000\.0"),
         ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor=0\.5 cannot be honoured: whole heads turn"),
         ({"max_position_embeddings": "long"}, "max_position_embeddings='long' should be a whole number above 0"),
-        ({"rope_scaling": {"type": "linear", "factor": -2}}, r"words: attention\.position\.scaling\.factor=-2"),
+        ({"rope_scaling": {"type": "linear", "factor": -2}}, r"factor=-2 should be a number above 0"),
+        ({"rope_theta": "high"}, "rope_theta='high' should be a number above 0"),
+        ({"rope_scaling": {"type": ["yarn"], "factor": 2}}, r"scaling \"\['yarn'\]\" is not known"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": -3}}, "position.scaling.beta_fast"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_honoured_is_refused_by_name(keys, text):

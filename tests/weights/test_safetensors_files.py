@@ -2,9 +2,13 @@
 
 import json
 import struct
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from onehop.base.errors import CheckpointError
@@ -104,6 +108,9 @@ HEADERS = {
     "an overlap": ({"a": row(), "b": row(at=(4, 12))}, None, "b begins at byte 4 of the data, where 8 is expected"),
     "a gap": ({"a": row(), "b": row(at=(12, 20))}, None, "b begins at byte 12 of the data, where 8 is expected"),
     "too little data": ({"a": row(shape=(20,), at=(0, 80))}, None, "a should end after 80 bytes of data, but there"),
+    "a name that is no name": ({"a\nb": row()}, None, "a tensor whose name is no name"),
+    "a dtype that is a list": ({"a": {**row(), "dtype": ["F32"]}}, None, r"a has the dtype \['F32'\], which is not"),
+    "a thousand dims": ({"a": row(shape=[1] * 1000)}, None, "an impossible shape or place"),
     "too much data": ({"a": row()}, None, "its tensors end after 8 bytes of data, but there are 24"),
 }  # fmt: skip
 
@@ -123,6 +130,25 @@ def test_a_header_that_lies_is_refused_in_one_line_that_names_the_file(tmp_path,
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=4))
+def test_a_file_with_changed_bytes_is_read_or_refused_in_one_line(changes):
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.safetensors"
+        write_tensors(file, some(a=(3, 4), b=(5,), c=()))
+        data = bytearray(file.read_bytes())
+        for at, byte in changes:
+            data[at % len(data)] = byte
+        file.write_bytes(data)
+        refused = ""
+        try:
+            assert all(isinstance(tensor, torch.Tensor) for tensor in read_tensors(file).values())
+        except CheckpointError as error:
+            refused = str(error)
+        assert "\n" not in refused
+        assert len(refused) < 700
 
 
 @pytest.mark.parametrize("cut", [0, 3, 7, 8, 20, 100, 150, -1])
