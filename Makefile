@@ -55,6 +55,9 @@ CAN_MAKE_VENV = import ensurepip, venv; $(NEW_ENOUGH)
 IDENTITY = import sys; print(sys.base_prefix, sys.version)
 TORCH_THERE = import importlib.metadata as m; print("torch==" + m.version("torch"))
 TORCH_PIN = $$(grep '^torch==' constraints.txt)
+TORCH_LOWEST = $(shell sed -n 's/.*"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml)
+TORCH_FITS = import importlib.metadata as m, re, sys; number = lambda text: [int(n) for n in re.findall("[0-9]+", text)[:2]]; \
+	sys.exit(number(m.version("torch")) < number("$(TORCH_LOWEST)"))
 
 # A command may exist and not work (a version manager's shim, a system without ensurepip), so each candidate is tried.
 FIND_PYTHON = found=; \
@@ -77,8 +80,10 @@ $(PY): | check-choices
 $(READY)/torch: $(PY)
 	@mkdir -p $(READY)
 	@$(PY) -c 'import pip' 2>/dev/null || $(PY) -m ensurepip
-	@if $(PY) -c '$(TORCH_THERE)' 2>/dev/null; then \
-		[ -z "$(TORCH_INDEX)" ] || $(call refuse,TORCH_INDEX is of no use: $(VENV) holds this torch already.); \
+	@if there=$$($(PY) -c '$(TORCH_THERE)' 2>/dev/null); then \
+		[ -z "$(TORCH_INDEX)" ] || $(call refuse,TORCH_INDEX is of no use: $(VENV) holds $$there already.); \
+		$(PY) -c '$(TORCH_FITS)' || $(call refuse,$(VENV) holds $$there; onehop needs $(TORCH_LOWEST) or newer.); \
+		echo "keeping $$there"; \
 	else \
 		echo "installing torch, the large one"; \
 		$(PIP) $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)",-c constraints.txt) $(TORCH_PIN); \
