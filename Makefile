@@ -79,7 +79,7 @@ $(PY): | check-choices
 # First and alone: the one large package, of which there are several builds. One that is there already is kept.
 $(READY)/torch: $(PY)
 	@mkdir -p $(READY)
-	@$(PY) -c 'import pip' 2>/dev/null || $(PY) -m ensurepip
+	@$(PY) -c 'import pip' 2>/dev/null || $(PY) -m ensurepip >/dev/null
 	@if there=$$($(PY) -c '$(TORCH_THERE)' 2>/dev/null); then \
 		[ -z "$(TORCH_INDEX)" ] || $(call refuse,TORCH_INDEX is of no use: $(VENV) holds $$there already.); \
 		$(PY) -c '$(TORCH_FITS)' || $(call refuse,$(VENV) holds $$there; onehop needs $(TORCH_LOWEST) or newer.); \
