@@ -150,7 +150,7 @@ class Fixed(Book):
 class Ring(Book):
     """The last `capacity` + `margin` positions of each row: position p lies in slot p mod that number.
 
-    One slot more takes what is not kept (padding, tokens that a long step has already pushed out); its position stays -1.
+    One slot more takes what is not kept (padding, tokens that a long step has already pushed out), with position -1.
     """
 
     def __init__(self, batch: int, device: torch.device, *, capacity: int | None, margin: int = 0):
@@ -163,25 +163,16 @@ class Ring(Book):
         return self.capacity + 1
 
     def start(self, new: Places) -> None:
+        if new.doc is not None:
+            raise RequestError("a ring holds one text per row, not packed documents. Use a growing or a fixed cache.")
         at = new.at.expand(self.batch, -1)  # (B, T)
-        doc = new.doc.to(torch.int64) if new.doc is not None else None
         self._advance(new)
         last = self.next_at.unsqueeze(1) - 1  # (B, 1)
         kept = (at >= 0) & (at > last - self.capacity)
         self._index = torch.where(kept, at % self.capacity, self.capacity)
-        if doc is not None and self.doc is None:
-            self.doc = torch.zeros_like(self.at)
-        if self.doc is not None and doc is None:
-            doc = torch.zeros_like(at)
-        old_at, old_doc = self.at.clone(), None if self.doc is None else self.doc.clone()
+        before = None if new.n == 1 else self.at.clone()
         self.at.scatter_(1, self._index, torch.where(kept, at, -1))
-        if self.doc is not None and doc is not None:
-            self.doc.scatter_(1, self._index, doc)
-        if new.n == 1:
-            self.places = Places(self.at, self.doc)
-        else:
-            both = None if old_doc is None or doc is None else torch.cat([old_doc, doc], dim=1)
-            self.places = Places(torch.cat([old_at, at], dim=1), both)
+        self.places = Places(self.at if before is None else torch.cat([before, at], dim=1))
 
     def write(self, store: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
         moved = new.movedim(1, -2)  # (B, …, T, D)
@@ -191,14 +182,12 @@ class Ring(Book):
         return store, read
 
     def check_rollback(self, keep: Tensor) -> None:
-        oldest_held = self.next_at - self.capacity  # (B,) positions below are overwritten
-        oldest_needed = keep - self.window + 1
-        lost = (oldest_needed.clamp(min=0) < oldest_held) & (keep < self.next_at)
-        if bool(lost.any()):
+        needed = (keep - self.window + 1).clamp(min=0).unsqueeze(1)  # (B, 1) positions from here to keep
+        held = ((self.at >= needed) & (self.at < keep.unsqueeze(1))).sum(dim=1)  # (B,)
+        if bool((held < keep - needed.squeeze(1)).any()):
             raise RequestError(
-                f"cannot roll back to {keep.tolist()} tokens: the ring of {self.capacity} has overwritten keys that the "
-                f"window of {self.window} needs. Use a growing cache or a margin of at least "
-                f"{int((self.next_at - keep).max())} tokens."
+                f"cannot roll back to {keep.tolist()} tokens: the ring of {self.capacity} has overwritten keys that "
+                f"the window of {self.window} needs. Use a growing cache or a larger margin."
             )
 
 

@@ -1,8 +1,9 @@
 """The KV cache of a model: one `LayerCache` per layer, positions and document ids beside the keys.
 
 At each step only the newest tokens' keys and values are computed; the past is read from here (Shazeer 2019,
-arXiv:1911.02150, section 2.3). An empty slot has position -1. Layers that keep the same slots share one `Book` of places
-(`parts/book.py`), and the model, not a layer, starts a step. Caches are for inference: no gradient flows into the past.
+arXiv:1911.02150, section 2.3). An empty slot has position -1. Layers that keep the same slots share one `Book` of
+places (`parts/book.py`), and the model, not a layer, starts a step. Caches are for inference: no gradient flows into
+the past.
 """
 
 from collections.abc import Mapping, Sequence
@@ -152,7 +153,7 @@ class Cache:
             book.rollback(keep)
 
     def reorder(self, rows: Tensor) -> None:
-        """Row b becomes the old row rows[b] in every layer, keys and places alike (beam search, dropping finished rows)."""
+        """Row b becomes the old row rows[b] in every layer, keys and places alike (beam search, rows that are done)."""
         rows = rows.to(self.books[0].device)
         for book in self.books:
             book.pick(rows)
