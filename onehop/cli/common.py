@@ -11,6 +11,11 @@ from rich.table import Table
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
 
+def new_app() -> typer.Typer:
+    """The application of one command; refusals and tracebacks are main's business."""
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
 def people(as_json: bool) -> Console:
     """The console for people: the terminal, or nothing where a machine reads."""
     return Console(quiet=as_json, highlight=False)
@@ -18,7 +23,7 @@ def people(as_json: bool) -> Console:
 
 def machines(value: Any) -> None:
     """Print one JSON value; infinities and NaN, which JSON lacks, become null."""
-    print(json.dumps(_finite(value), ensure_ascii=False))
+    typer.echo(json.dumps(_finite(value), ensure_ascii=False))
 
 
 def table(*columns: str, rows: list[tuple[Any, ...]]) -> Table:

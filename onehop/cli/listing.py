@@ -7,11 +7,11 @@ import typer
 
 from onehop.base.errors import ConfigError, did_you_mean
 from onehop.base.shipped import shipped, shipped_names
-from onehop.cli.common import Json, machines, people, table
-from onehop.config.presets import PRESETS
+from onehop.cli.common import Json, machines, new_app, people
+from onehop.config.named import presets
 from onehop.data.corpora import CORPORA
 
-app = typer.Typer(add_completion=False)
+app = new_app()
 KINDS = ("recipes", "presets", "corpora", "models")
 
 
@@ -30,7 +30,9 @@ def listing(
     console = people(json)
     for kind, rows in found.items():
         console.print(f"[bold]{kind}[/bold]  ({USE[kind]})")
-        console.print(table("", "", rows=[(f"  {row['name']}", row["about"]) for row in rows]))
+        width = max((len(row["name"]) for row in rows), default=0)
+        for row in rows:
+            console.print(f"  {row['name']:<{width}}  {row['about']}", soft_wrap=True, markup=False)
     return 0
 
 
@@ -46,7 +48,7 @@ def _rows(kind: str) -> list[dict[str, Any]]:
     if kind == "recipes":
         return [{"name": name, "about": _about(name)} for name in shipped_names("runs")]
     if kind == "presets":
-        return [{"name": name, "about": _shape(name)} for name in PRESETS]
+        return [{"name": name, "about": _shape(name)} for name in presets]
     if kind == "corpora":
         return [{"name": name, "about": corpus.description} for name, corpus in CORPORA.items()]
     return [{"name": name, "about": "a small trained model"} for name in shipped_names("models")]
@@ -58,7 +60,8 @@ def _about(name: str) -> str:
 
 
 def _shape(name: str) -> str:
-    cfg = PRESETS[name]
+    cfg = presets[name]
     heads = cfg.blocks[0].attention
     encoder = f" + {cfg.encoder.n_layers} encoder" if cfg.encoder else ""
-    return f"{cfg.n_layers}{encoder} layers, {cfg.d_model} wide, {heads.n_heads} heads ({heads.n_kv_heads} kv), context {cfg.max_len}"
+    shape = f"{cfg.n_layers}{encoder} layers, {cfg.d_model} wide, {heads.n_heads} heads ({heads.n_kv_heads} kv)"
+    return f"{shape}, context {cfg.max_len}"

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+import typer
 from typer.exceptions import TyperException
 
 from onehop import __version__
@@ -37,7 +38,7 @@ def main(words: Sequence[str]) -> int:
     except TyperException as error:
         return _refuse(_usage(error, words), words, code=2)
     except KeyboardInterrupt:
-        print("onehop: interrupted", file=sys.stderr)
+        typer.echo("onehop: interrupted", err=True)
         return 130
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -47,10 +48,10 @@ def main(words: Sequence[str]) -> int:
 def _dispatch(words: list[str]) -> int:
     verb = words[0] if words else "--help"
     if verb in ("--help", "-h", "help"):
-        print(_help())
+        typer.echo(_help())
         return 0
     if verb in ("--version", "version"):
-        print(f"onehop {__version__}")
+        typer.echo(f"onehop {__version__}")
         return 0
     if verb not in COMMANDS:
         raise OnehopError(f"{verb!r} is no command. {did_you_mean(verb, COMMANDS)}")
@@ -68,13 +69,13 @@ def _help() -> str:
             "",
             *rows,
             "",
-            "start here: onehop train quickstart, then: onehop generate out/quickstart \"Once there was\"",
+            'start here: onehop train quickstart, then: onehop generate out/quickstart "Once there was"',
         ]
     )
 
 
 def _usage(error: TyperException, words: Sequence[str]) -> str:
-    """What is wrong with the words, in one line; a key of the recipe written as a flag is answered with its spelling."""
+    """What is wrong with the words, in one line; a recipe key written as a flag is answered with its spelling."""
     flag = getattr(error, "option_name", None)
     if flag and words and words[0] == "train":
         after = [words[i + 1] for i, word in enumerate(words[:-1]) if word == flag]
@@ -89,6 +90,6 @@ def _usage(error: TyperException, words: Sequence[str]) -> str:
 def _refuse(message: str, words: Sequence[str], *, code: int) -> int:
     line = " ".join(message.split())
     if "--json" in words:
-        print(json.dumps({"error": line}))
-    print(f"onehop: {line}", file=sys.stderr)
+        typer.echo(json.dumps({"error": line}))
+    typer.echo(f"onehop: {line}", err=True)
     return code

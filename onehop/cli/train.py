@@ -5,24 +5,25 @@ from typing import Annotated, Any
 
 import typer
 
-from onehop.base.errors import ConfigError
+from onehop.base.errors import ConfigError, did_you_mean
 from onehop.base.files import atomic_write
 from onehop.base.shipped import shipped, shipped_names
-from onehop.base.errors import did_you_mean
-from onehop.cli.common import Json, machines, people, table
+from onehop.cli.common import Json, machines, new_app, people, table
 from onehop.config.read import Loaded, read
 
-app = typer.Typer(add_completion=False)
+app = new_app()
 
 
 @app.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="a .toml file, or a shipped recipe's name (onehop list recipes)")],
-    keys: Annotated[list[str] | None, typer.Argument(help="key=value, for example train.steps=100 data.files=my.txt")] = None,
+    keys: Annotated[
+        list[str] | None, typer.Argument(help="key=value, for example train.steps=100 data.files=my.txt")
+    ] = None,
     resume: Annotated[bool, typer.Option(help="go on where the run in `out` stopped")] = False,
     fresh: Annotated[bool, typer.Option(help="replace the run in `out`")] = False,
-    explain: Annotated[bool, typer.Option(help="print the resolved recipe and where each value comes from; train nothing")] = False,
-    copy: Annotated[Path | None, typer.Option(help="write the recipe to this file, to be edited; train nothing")] = None,
+    explain: Annotated[bool, typer.Option(help="print each value and where it comes from; train nothing")] = False,
+    copy: Annotated[Path | None, typer.Option(help="write an editable copy of the recipe here; train nothing")] = None,
     json: Json = False,
 ) -> int:
     """Train a model from text by a recipe. Ctrl-C saves; --resume goes on."""
@@ -71,7 +72,7 @@ def _copy(recipe: str, target: Path, keys: list[str]) -> int:
     if target.exists():
         raise ConfigError(f"{target} exists already. Choose another name.")
     atomic_write(target, source.read_text())
-    print(f"wrote {target}; edit it, then: onehop train {target}")
+    typer.echo(f"wrote {target}; edit it, then: onehop train {target}")
     return 0
 
 

@@ -1,0 +1,80 @@
+"""onehop chat MODEL"""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from onehop.cli import options as o
+from onehop.cli.common import Json, machines, new_app, people
+from onehop.cli.generate import show_settings
+from onehop.lm import LanguageModel, load
+
+app = new_app()
+
+
+@app.command()
+def chat(
+    model: o.Model,
+    message: Annotated[str | None, typer.Argument(help="one message to answer; left out: a conversation")] = None,
+    system: Annotated[str | None, typer.Option(help="what the model is told before the conversation")] = None,
+    max_new_tokens: o.MaxNewTokens = None,
+    temperature: o.Temperature = None,
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    repetition_penalty: o.RepetitionPenalty = None,
+    stop: o.Stop = None,
+    seed: o.Seed = None,
+    dtype: o.DType = None,
+    device: o.Device = "cpu",
+    kernel: o.KernelName = "auto",
+    parts: o.Parts = None,
+    verbose: o.Verbose = False,
+    json: Json = False,
+) -> int:
+    """Talk with a model by the checkpoint's own chat template. An empty line or Ctrl-D ends the conversation."""
+    options = o.given(
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        repetition_penalty=repetition_penalty, stop=stop, seed=seed,
+    )  # fmt: skip
+    lm = load(model, dtype=dtype, device=device, kernel=kernel, parts=parts or [])
+    said: list[dict[str, Any]] = [{"role": "system", "content": system}] if system is not None else []
+    lm.encode_chat([*said, {"role": "user", "content": ""}])  # refuses at once where there is no template
+    if verbose:
+        show_settings(lm, options, people(json))
+    if json or message is not None:
+        return _once(lm, said, message if message is not None else sys.stdin.read(), options, json)
+    while (text := _ask()) is not None:
+        said.append({"role": "user", "content": text})
+        said.append({"role": "assistant", "content": _answer(lm, said, options)})
+    return 0
+
+
+def _once(lm: LanguageModel, said: list[dict[str, Any]], message: str, options: dict[str, Any], json: bool) -> int:
+    said = [*said, {"role": "user", "content": message}]
+    if not json:
+        _answer(lm, said, options)
+        return 0
+    done = lm.chat(said, **options)
+    machines({"text": done.text, "finish_reason": done.finish_reason, "seed": done.seed})
+    return 0
+
+
+def _ask() -> str | None:
+    try:
+        text = input("> ")
+    except EOFError:
+        return None
+    return text if text.strip() else None
+
+
+def _answer(lm: LanguageModel, said: list[dict[str, Any]], options: dict[str, Any]) -> str:
+    """Print the next message as it comes -> its text."""
+    parts = []
+    for piece in lm.stream(lm.encode_chat(said), **options):
+        parts.append(piece.text)
+        typer.echo(piece.text, nl=False)
+        sys.stdout.flush()
+    typer.echo()
+    return "".join(parts)

@@ -1,0 +1,127 @@
+"""onehop generate MODEL PROMPT …"""
+
+import math
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from onehop.base.errors import RequestError
+from onehop.cli import options as o
+from onehop.cli.common import Json, machines, new_app, people, table
+from onehop.generate.sample import TokenLogprob
+from onehop.lm import Completion, LanguageModel, load
+
+app = new_app()
+
+
+@app.command()
+def generate(
+    model: o.Model,
+    prompts: Annotated[list[str] | None, typer.Argument(help="texts to continue; left out: standard input")] = None,
+    max_new_tokens: o.MaxNewTokens = None,
+    temperature: o.Temperature = None,
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    repetition_penalty: o.RepetitionPenalty = None,
+    presence_penalty: o.PresencePenalty = None,
+    frequency_penalty: o.FrequencyPenalty = None,
+    stop: o.Stop = None,
+    seed: o.Seed = None,
+    ignore_eos: o.IgnoreEos = False,
+    alternatives: Annotated[int | None, typer.Option(help="print each token's probability and its n rivals")] = None,
+    dtype: o.DType = None,
+    device: o.Device = "cpu",
+    kernel: o.KernelName = "auto",
+    parts: o.Parts = None,
+    verbose: o.Verbose = False,
+    json: Json = False,
+) -> int:
+    """Continue prompts, streaming. No chat template is applied (see onehop chat)."""
+    texts = prompts or [_standard_input()]
+    options = o.given(
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        repetition_penalty=repetition_penalty, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+        stop=stop, seed=seed, ignore_eos=ignore_eos, logprobs=alternatives,
+    )  # fmt: skip
+    lm = load(model, dtype=dtype, device=device, kernel=kernel, parts=parts or [])
+    if verbose:
+        show_settings(lm, options, people(json))
+    if json:
+        machines([_machine(text, done) for text, done in zip(texts, lm.generate(texts, **options), strict=True)])
+    elif len(texts) == 1 and alternatives is None:
+        _stream(lm, texts[0], options)
+    else:
+        for text, done in zip(texts, lm.generate(texts, **options), strict=True):
+            typer.echo(f"{text}{done.text}\n")
+            _show_alternatives(lm, done)
+            _note_seed(done.seed)
+    return 0
+
+
+def show_settings(lm: LanguageModel, options: dict[str, Any], console: Console) -> None:
+    """Each sampling value with its origin, and the ids that end a text."""
+    rows = [(name, value, origin) for name, (value, origin) in lm.resolve(**options).items()]
+    console.print(table("setting", "value", "from", rows=[*rows, ("end tokens", sorted(lm.eos_ids), "the checkpoint")]))
+
+
+def _standard_input() -> str:
+    if sys.stdin.isatty():
+        raise RequestError('there is no prompt: onehop generate MODEL "Once upon a time", or pipe a text in')
+    return sys.stdin.read()
+
+
+def _stream(lm: LanguageModel, text: str, options: dict[str, Any]) -> None:
+    """Print the prompt and the answer as it comes; a drawn seed goes to standard error, where it spoils no pipe."""
+    (request,) = lm.requests([text], **options)
+    pieces = lm.stream(text, **{**options, "seed": request.seed})
+    typer.echo(text, nl=False)
+    for piece in pieces:
+        typer.echo(piece.text, nl=False)
+        sys.stdout.flush()
+    typer.echo()
+    if "seed" not in options:
+        _note_seed(request.seed)
+
+
+def _note_seed(seed: int | None) -> None:
+    if seed is not None:
+        typer.echo(f"(seed {seed})", err=True)
+
+
+def _show_alternatives(lm: LanguageModel, done: Completion) -> None:
+    """One row per token: its probability, and what else was likely there."""
+    if done.logprobs is None:
+        return
+    rows = [(repr(_piece(lm, t.id)), _percent(t.logprob), _rivals(lm, t)) for t in done.logprobs]
+    people(False).print(table("token", "probability", "rivals", rows=rows), markup=False)
+
+
+def _rivals(lm: LanguageModel, chosen: TokenLogprob) -> str:
+    return "  ".join(f"{_piece(lm, i)!r} {_percent(logprob)}" for i, logprob in chosen.top if i != chosen.id)
+
+
+def _piece(lm: LanguageModel, token_id: int) -> str:
+    if lm.tokenizer is None:
+        return str(token_id)
+    return lm.tokenizer.token_bytes(token_id).decode("utf-8", "backslashreplace")
+
+
+def _percent(logprob: float) -> str:
+    return f"{100 * math.exp(logprob):.1f}%"
+
+
+def _machine(prompt: str, done: Completion) -> dict[str, Any]:
+    found = {
+        "prompt": prompt,
+        "text": done.text,
+        "token_ids": done.token_ids,
+        "finish_reason": done.finish_reason,
+        "n_prompt_tokens": done.n_prompt_tokens,
+        "seed": done.seed,
+    }
+    if done.logprobs is not None:
+        found["logprobs"] = [{"id": t.id, "logprob": t.logprob, "top": t.top} for t in done.logprobs]
+    return found
