@@ -11,7 +11,6 @@ from typer.exceptions import TyperException
 
 from onehop import __version__
 from onehop.base.errors import OnehopError, did_you_mean
-from onehop.config.overrides import spelling
 
 # verb -> the module that holds it, and what it is for
 COMMANDS = {
@@ -79,6 +78,8 @@ def _usage(error: TyperException, words: Sequence[str]) -> str:
     flag = getattr(error, "option_name", None)
     if flag and words and words[0] == "train":
         after = [words[i + 1] for i, word in enumerate(words[:-1]) if word == flag]
+        from onehop.config.overrides import spelling  # here: plain help does not wait for the config's classes
+
         hint = spelling(flag, after[0] if after else None)
         if hint is not None:
             return f"{flag} is a key of the recipe: {hint}"

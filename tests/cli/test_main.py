@@ -1,0 +1,104 @@
+"""The command line: what it says, where it says it, and with which exit code."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from onehop.cli.main import COMMANDS, main
+
+
+def said(words, capsys):
+    """Run one command line -> (exit code, standard output, standard error)."""
+    code = main(words)
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def refusal(words, capsys):
+    code, _, err = said(words, capsys)
+    assert code == 2
+    assert err.startswith("onehop: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_help_lists_exactly_the_commands_that_exist(capsys):
+    code, out, _ = said(["--help"], capsys)
+    assert code == 0
+    listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
+    assert listed == list(COMMANDS)
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_every_command_explains_itself_and_offers_json(verb, capsys):
+    code, out, _ = said([verb, "--help"], capsys)
+    assert code == 0
+    assert "--json" in out
+
+
+def test_help_loads_neither_torch_nor_the_config_classes():
+    look = "print(*(name in sys.modules for name in ('torch', 'onehop.config')))"
+    probe = f"import sys; from onehop.cli.main import main; main(['--help']); {look}"
+    out = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "False False"
+
+
+def test_an_unknown_command_is_answered_with_the_nearest(capsys):
+    assert "Did you mean train?" in refusal(["trian"], capsys)
+
+
+def test_a_flag_that_is_a_recipe_key_is_answered_with_its_spelling(capsys):
+    assert "write train.steps=10" in refusal(["train", "tiny", "--steps", "10"], capsys)
+
+
+def test_a_misspelt_key_is_answered_with_the_nearest(capsys):
+    assert "train.step does not exist. Did you mean train.steps?" in refusal(["train", "tiny", "train.step=1"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["generate", "no-such-model", "hello"], "no-such-model"),
+        (["train", "no-such-recipe"], "no-such-recipe"),
+        (["eval", "no-such-model"], "give a text to read"),
+        (["eval", "no-such-model", "no-such-file.txt"], "no-such-file.txt"),
+        (["list", "recipe"], "Did you mean recipes?"),
+        (["generate"], "Missing argument"),
+        (["generate", "m", "p", "--top-k", "many"], "--top-k"),
+    ],
+)
+def test_bad_words_are_refused_in_one_line(words, text, capsys):
+    assert text in refusal(words, capsys)
+
+
+def test_a_refusal_is_an_object_where_a_machine_reads(capsys):
+    code, out, err = said(["generate", "no-such-model", "hello", "--json"], capsys)
+    assert code == 2
+    assert json.loads(out)["error"] in err
+
+
+def test_list_names_what_ships(capsys):
+    code, out, _ = said(["list", "--json"], capsys)
+    found = json.loads(out)
+    assert code == 0
+    assert {"recipes", "presets", "corpora", "models"} == set(found)
+    assert {"fables", "python-stdlib"} == {row["name"] for row in found["corpora"]}
+    assert {"quickstart", "tiny", "shakespeare-char"} <= {row["name"] for row in found["recipes"]}
+
+
+def test_explain_tells_where_each_value_comes_from_and_trains_nothing(capsys, tmp_path):
+    code, out, _ = said(["train", "tiny", f"out={tmp_path}/x", "train.steps=7", "--explain", "--json"], capsys)
+    rows = json.loads(out)
+    assert code == 0
+    assert rows["train.steps"] == {"value": 7, "origin": "command line"}
+    assert rows["train.clip"]["origin"] == "default"
+    assert not (tmp_path / "x").exists()
+
+
+def test_copy_writes_an_editable_recipe_and_never_overwrites(capsys, tmp_path):
+    target = tmp_path / "my.toml"
+    assert said(["train", "tiny", "--copy", str(target)], capsys)[0] == 0
+    assert "[model]" in target.read_text()
+    assert "exists already" in refusal(["train", "tiny", "--copy", str(target)], capsys)
