@@ -12,7 +12,7 @@ from onehop.parts.step import Step
 class Block(nn.Module):
     """The pre-norm block of the textbook: h = x + Attention(Norm(x)); y = h + FFN(Norm(h)). (B, T, C) -> (B, T, C).
 
-    Pre-norm: Xiong et al. 2020, arXiv:2002.04745. With RMSNorm, RoPE, GQA and SwiGLU this is Llama's (arXiv:2302.13971).
+    Pre-norm: Xiong et al. 2020, arXiv:2002.04745. With RMSNorm, RoPE and SwiGLU this is Llama's (arXiv:2302.13971).
     """
 
     def __init__(self, attention_norm: nn.Module, attention: nn.Module, ffn_norm: nn.Module, ffn: nn.Module):

@@ -29,16 +29,17 @@ def build(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | str = torch.float32,
 ) -> Transformer:
-    """A model with fresh random weights drawn from `seed`; on the device "meta" it takes no memory and has no weights."""
+    """A model with fresh weights drawn from `seed`; on the device "meta" it takes no memory and has no weights."""
     if config.vocab_size is None:
-        raise ConfigError("model.vocab_size is not set. Give a number, or train from a recipe, where the tokenizer gives it.")
+        raise ConfigError(
+            "model.vocab_size is not set. Give a number, or train: the tokenizer gives it."
+        )
     with torch.device("meta"):
         model = _transformer(config, config.vocab_size)
     model = model.to(torch_dtype(dtype))
     if torch.device(device).type == "meta":
         return model
     model.to_empty(device=device)
-    model.apply(_fill_buffers)
     initialise(model, config, torch.Generator().manual_seed(seed))
     return model
 
@@ -56,9 +57,7 @@ def torch_dtype(dtype: torch.dtype | str) -> torch.dtype:
 def _transformer(cfg: ModelConfig, vocab_size: int) -> Transformer:
     embed = _embedding(cfg, cfg.embed, nn.Embedding(vocab_size, cfg.d_model))
     projection = (
-        Tied(embed.tokens, bias=cfg.head.bias)
-        if cfg.head.tied
-        else Linear(cfg.d_model, vocab_size, bias=cfg.head.bias)
+        Tied(embed.tokens, bias=cfg.head.bias) if cfg.head.tied else Linear(cfg.d_model, vocab_size, bias=cfg.head.bias)
     )
     encoder = None
     if cfg.encoder is not None:
@@ -134,10 +133,3 @@ def _norms(d_model: int, cfg: NormConfig, names: list[str]) -> nn.ModuleDict:
 
 def _norm(width: int, cfg: NormConfig) -> nn.Module:
     return NORMS.get(cfg.kind)(width, cfg)
-
-
-def _fill_buffers(module: nn.Module) -> None:
-    """Constant tables, which a build on the meta device left empty."""
-    fill = getattr(module, "fill_buffers", None)
-    if fill is not None:
-        fill()

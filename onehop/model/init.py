@@ -17,11 +17,14 @@ RESIDUAL = ("wo", "w2")  # names of the maps that write into the residual stream
 
 @torch.no_grad()
 def initialise(model: Transformer, cfg: ModelConfig, generator: Generator) -> None:
-    """Fill every parameter of `model` in the order of its names; the generator (on the CPU) decides all of it."""
+    """Fill every parameter of `model` in the order of its names, from a generator on the CPU; buffers start at 0."""
     depth = {"": _residual_sums(model), "encoder.": _residual_sums(model.encoder)}
     for name, parameter in model.named_parameters():
         sums = depth["encoder." if name.startswith("encoder.") else ""]
-        _fill(model, name, parameter, std=cfg.init_std, residual_std=cfg.init_std / math.sqrt(sums), generator=generator)
+        residual_std = cfg.init_std / math.sqrt(sums)
+        _fill(model, name, parameter, std=cfg.init_std, residual_std=residual_std, generator=generator)
+    for buffer in model.buffers():
+        buffer.zero_()
 
 
 def _fill(

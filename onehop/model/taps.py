@@ -2,8 +2,9 @@
 
 Names: `embed` (B, T, C); in each layer i `layers.i.in`, `layers.i.attention_norm`, `layers.i.attention.q` (B, T, H, D),
 `layers.i.attention.weights` (B, H, T, S), `layers.i.attention.mixed` (B, T, H, D), `layers.i.attention` (B, T, C),
-`layers.i.mid` (after attention's residual sum; not in parallel blocks), `layers.i.ffn_norm`, `layers.i.ffn`, `layers.i.out`; `layers.i.cross…` where
-there is cross-attention; `final_norm` (B, T, C) and `logits` (B, T, V). An encoder's names begin with `encoder.`.
+`layers.i.mid` (after attention's residual sum; not in parallel blocks), `layers.i.ffn_norm`, `layers.i.ffn`,
+`layers.i.out`; `layers.i.cross…` where there is cross-attention; `final_norm` (B, T, C) and `logits` (B, T, V).
+An encoder's names begin with `encoder.`.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -20,7 +20,7 @@ from onehop.parts.step import Listener, Step
 
 @dataclass(frozen=True, eq=False)
 class States:
-    """What a forward pass returns: hidden states (B, T, C) after the final norm, and each layer's routing (none: dense)."""
+    """What a forward pass returns: hidden states (B, T, C) after the final norm, and each layer's routing or None."""
 
     hidden: Tensor
     routing: Sequence[Routing | None]
@@ -62,7 +62,7 @@ class Head(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks in a row and the norm after the last: (B, T, C) -> States. It owns the position schemes its layers share."""
+    """Blocks in a row and the norm after the last: (B, T, C) -> States. It owns the schemes that its layers share."""
 
     def __init__(self, layers: Sequence[nn.Module], *, final_norm: nn.Module, schemes: Sequence[nn.Module]):
         super().__init__()
@@ -127,10 +127,10 @@ class Transformer(Stack):
     ) -> States:
         """Hidden states of all new tokens, and what the router losses need.
 
-        tokens (B, T) int64. `at` (B, T): their positions, -1 for padding (left out: they follow the cache, or start at 0);
-        `doc` (B, T): their documents, which do not see each other; `prefix` (B,): lengths of prefixes read both ways.
-        Encoder-decoder: tokens is the source (B, S), `target` (B, T) what the decoder reads, `at` and `doc` belong to the
-        target and `source_at` (B, S) to the source; or give `memory` from `encode` and the target as tokens.
+        tokens (B, T) int64. `at` (B, T): their positions, -1 for padding (left out: they follow the cache or start at
+        0); `doc` (B, T): their documents, which do not see each other; `prefix` (B,): lengths of prefixes read both
+        ways. Encoder-decoder: tokens is the source (B, S), `target` (B, T) what the decoder reads; `at` and `doc`
+        belong to the target, `source_at` (B, S) to the source. Or give `memory` from `encode` and the target alone.
         `drop` switches dropout on. With a `cache` the tokens are added to it.
         """
         if target is not None:
@@ -187,7 +187,7 @@ class Transformer(Stack):
             last = places.first + places.n if places.first is not None else int(places.at.max()) + 1
             if last > self.config.max_len:
                 raise RequestError(
-                    f"the text has {last} tokens; this model has learned positions for {self.config.max_len}. Shorten it."
+                    f"the text has {last} tokens; this model has positions for {self.config.max_len}. Shorten it."
                 )
 
     def new_cache(self, batch: int, *, kind: str = "growing", capacity: int | None = None, margin: int = 0) -> Cache:
