@@ -27,7 +27,7 @@ demo: $(READY)/core ## train a small model on built-in stories and show what it 
 	@$(VENV)/bin/$(DEMO)
 
 test: lint ## check style and types, then run the tests
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --maxprocesses=4
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --maxprocesses=4 --dist=loadfile
 
 test-slow: $(READY)/dev ## run the tests that take minutes or need a real model
 	@$(PY) -m pytest -m "slow or real_model"

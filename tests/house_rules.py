@@ -145,10 +145,15 @@ def sizes(source: Source) -> Iterator[str]:
             yield f"{source.path}:{function.lineno} {function.name} has {length} lines, more than {MAX_FUNCTION_LINES}"
         names = [argument.arg for argument in function.args.posonlyargs + function.args.args]
         names = [name for name in names if name not in ("self", "cls")]
-        # A nested function, and one beginning with `ctx`, has the signature that its caller (a kernel, autograd) wants.
-        private = function.name.startswith("_") and not function.name.startswith("__")
-        if len(names) > MAX_POSITIONAL and "ctx" not in names[:1] and id(function) not in inner and not private:
+        if len(names) > MAX_POSITIONAL and not _called_by_contract(function) and id(function) not in inner:
             yield f"{source.path}:{function.lineno} {function.name} takes {len(names)} arguments by position: {names}"
+
+
+def _called_by_contract(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Private, or with the signature that its caller wants: autograd's begin with `ctx`, a command's are its options."""
+    private = function.name.startswith("_") and not function.name.startswith("__")
+    first = [argument.arg for argument in function.args.args[:1]]
+    return private or first == ["ctx"] or any(".command(" in ast.unparse(mark) for mark in function.decorator_list)
 
 
 def no_family_names(source: Source) -> Iterator[str]:

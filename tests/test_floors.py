@@ -115,6 +115,7 @@ GOOD = [
         "lm.py",
         "def f(a, b, c, *, d, e): ...\nclass A:\n    def forward(ctx, q, k, v, o): ...\n" + "\n" * 300,
     ),
+    (rules.sizes, "cli/a.py", "@app.command()\ndef f(a, b, c, d, e, f): ..."),
     (rules.sizes, "lm.py", "def f():\n    def score_mod(score, b, h, q, k): ..."),
     (rules.no_family_names, "model/a.py", '"""As in Llama."""\nx = Field(description="as in Gemma")\nphi = 1'),
     (rules.no_family_names, "config/position.py", "class Llama3Scaling:\n    kind = 'llama3'"),
