@@ -1,6 +1,7 @@
 """The house rules as functions: each takes the parsed text of one file of onehop and yields its complaints."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Source:
 
     @property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text, self.path)
+        return _parsed(self.text)
 
     @property
     def package(self) -> str:
@@ -56,6 +57,12 @@ class Source:
 
     def is_in(self, places: set[str]) -> bool:
         return any(self.path == place or self.path.startswith(f"{place}/") for place in places)
+
+
+@functools.cache
+def _parsed(text: str) -> ast.Module:
+    """Each file is parsed once for all rules, which only look."""
+    return ast.parse(text)
 
 
 def sources() -> list[Source]:
@@ -150,7 +157,7 @@ def sizes(source: Source) -> Iterator[str]:
 
 
 def _called_by_contract(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Private, or with the signature that its caller wants: autograd's begin with `ctx`, a command's are its options."""
+    """Private, or with the signature that its caller wants: autograd's begins with `ctx`, a command has options."""
     private = function.name.startswith("_") and not function.name.startswith("__")
     first = [argument.arg for argument in function.args.args[:1]]
     return private or first == ["ctx"] or any(".command(" in ast.unparse(mark) for mark in function.decorator_list)
