@@ -81,8 +81,13 @@ class Import:
     for_types: bool  # under `if TYPE_CHECKING:`, so it never runs
 
 
-def imports(tree: ast.Module) -> Iterator[Import]:
+@functools.cache
+def imports(tree: ast.Module) -> tuple[Import, ...]:
     """Every import; `from onehop import x` counts as one of `onehop.x`."""
+    return tuple(_imports(tree))
+
+
+def _imports(tree: ast.Module) -> Iterator[Import]:
     late = {id(node) for function in _functions(tree) for node in ast.walk(function)}
     guards = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
     for_types = {id(node) for guard in guards for statement in guard.body for node in ast.walk(statement)}
