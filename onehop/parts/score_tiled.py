@@ -6,39 +6,38 @@ softmax of a row is built tile by tile: a running maximum, a running sum, and an
 score turns up. The backward pass computes each tile of weights again. Tiles that nobody may see are never computed.
 """
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from onehop.parts.keys import Keys
-from onehop.parts.score_plain import kept, stacked, wide
+from onehop.parts.score_plain import folded, kept, stacked, wide
 from onehop.parts.score_rule import ScoreRule, learned
 from onehop.parts.sight import Sight
 
-# Queries and keys of a tile. Measured on a CPU at 8 heads: large enough for the products, small enough for the cache.
-TILE = (256, 512)
+# Queries and keys of a tile: at 8 heads its scores take 1 MB, so that the passes over them stay in a core's own cache.
+TILE = (128, 256)
 
 
 def tiled(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, tile: tuple[int, int] = TILE) -> Tensor:
     """Let q (B, T, H, D) look at `keys` -> (B, T, H, Dv), for the rules of which `why_not_tiled` has nothing to say.
 
-    16-bit inputs are computed in float32. Memory beside the inputs and the output: one tile of all heads.
+    16-bit inputs are computed in float32. Memory beside inputs and outputs: a float32 copy of q and y, and one tile.
     """
     table = learned(rule.bias)
-    n_kv = next(iter(keys.tiles(1)))[1].size(2)
-    job = _Job(rule, sight, tile=tile, b=q.size(0), n_kv=n_kv, table=tuple(table))
-    sinks = rule.sinks
+    tiles = _Tiles(rule, sight, tile, (q.size(0), q.size(2)))
     if torch.is_grad_enabled():
         k, v = keys.dense()
-        if table or any(x is not None and x.requires_grad for x in (q, k, v, sinks)):
-            out: Tensor = _Tiled.apply(job, q, k, v, sinks, *table.values())
+        if table or any(x is not None and x.requires_grad for x in (q, k, v, rule.sinks)):
+            out: Tensor = _Tiled.apply(tiles, tuple(table), q, k, v, rule.sinks, *table.values())
             return out
-    return _forward(job, q, keys)[0]
+    return _forward(tiles, q, keys)[0]
 
 
 def why_not_tiled(rule: ScoreRule) -> str | None:
@@ -47,38 +46,43 @@ def why_not_tiled(rule: ScoreRule) -> str | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
-    """What stays the same over all tiles. Rows lie as (B·K, T·G, …): the G queries of a group share their keys."""
+class _Tiles:
+    """How scores become weights in one tile. Its rows lie as (B·K, G·t, …): a group of heads shares its keys."""
 
     rule: ScoreRule
     sight: Sight
     tile: tuple[int, int]
-    b: int
-    n_kv: int
-    table: tuple[str, ...]  # names of the bias's tensors that want a gradient
+    shape: tuple[int, int]  # B, H
 
-    def rows(self, t: int, group: int) -> Iterator[tuple[slice, slice]]:
-        """Runs of queries, and where their G rows lie."""
-        for start in range(0, t, self.tile[0]):
-            stop = min(start + self.tile[0], t)
-            yield slice(start, stop), slice(start * group, stop * group)
+    def runs(self) -> list[slice]:
+        """Runs of queries."""
+        t, step = self.sight.q.n, self.tile[0]
+        return [slice(i, min(i + step, t)) for i in range(0, t, step)]
 
-    def scores(
-        self, q: Tensor, k: Tensor, rows: slice, cols: slice, bias: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Masked scores (B·K, t·G, s) of scaled queries; with a softcap, beside them tanh of the bare ones."""
-        s = torch.bmm(q, k.mT)  # (B·K, t·G, s)
+    def scores(self, q: Tensor, k: Tensor, hidden: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Masked scores (B·K, G·t, s) of scaled queries; with a softcap, beside them tanh of the bare ones."""
         bent = None
-        if self.rule.softcap is not None:
-            bent = s.div_(self.rule.softcap).tanh_()
-            s = bent * self.rule.softcap
-        if bias is not None:
-            self.by_head(s, rows).add_(self.beside(bias))
-        mask = self.sight.tile(rows, cols)  # (B | 1, H | 1, t, s)
-        if mask is not None:  # added and not filled in: vectorised, and small, since heads mostly share it
-            hidden = torch.zeros(mask.shape, dtype=s.dtype, device=s.device).masked_fill_(~mask, -torch.inf)
-            self.by_head(s, rows).add_(self.beside(hidden))
+        if self.rule.softcap is None and bias is not None:  # the product is added to the bias: one pass less
+            s = q.new_empty(q.size(0), q.size(1), k.size(1))
+            self.by_head(s).copy_(bias)
+            s.baddbmm_(q, k.mT)
+        else:
+            s = torch.bmm(q, k.mT)
+            if self.rule.softcap is not None:
+                bent = s.div_(self.rule.softcap).tanh_()
+                s = bent * self.rule.softcap
+            if bias is not None:
+                self.by_head(s).add_(bias)
+        if hidden is not None:
+            self.by_head(s).add_(hidden)
         return s, bent
+
+    def hidden(self, rows: slice, cols: slice, like: Tensor) -> Tensor | None:
+        """0 or -inf to add to a tile's scores, (B | 1, H | 1, t, s): vectorised, and small where heads share it."""
+        mask = self.sight.tile(rows, cols)
+        if mask is None:
+            return None
+        return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(~mask, -torch.inf)
 
     def bias(self, rows: slice, cols: slice, table: dict[str, Tensor] | None = None) -> Tensor | None:
         """The bias of a tile, (B | 1, H | 1, t, s), with the tensors of `table` in place of the module's own."""
@@ -88,131 +92,185 @@ class _Job:
         out: Tensor = functional_call(self.rule.bias, table, at) if table else self.rule.bias(*at)
         return out
 
-    def by_head(self, s: Tensor, rows: slice) -> Tensor:
-        """(B·K, t·G, s) seen as (B, K, t, G, s)."""
-        return s.view(self.b, self.n_kv, rows.stop - rows.start, -1, s.size(-1))
+    def keep(self, rows: slice, cols: slice, like: Tensor) -> Tensor:
+        """What dropout multiplies the weights of a tile by, 0 or 1 / (1 - rate), (B, H, t, s)."""
+        keep = kept(self.rule, self.by_head(like).shape, rows, cols)
+        return keep.to(like.dtype).div_(1.0 - self.rule.dropout)
 
-    def beside(self, x: Tensor) -> Tensor:
-        """(B | 1, H | 1, t, s) seen so that it broadcasts with `by_head`."""
-        return x.unsqueeze(3) if x.size(1) == 1 else x.unflatten(1, (self.n_kv, -1)).transpose(2, 3)
+    def by_head(self, x: Tensor) -> Tensor:
+        """(B·K, G·t, …) seen as (B, H, t, …)."""
+        b, h = self.shape
+        return x.view(b, h, -1, x.size(-1))
 
-    def keep(self, w: Tensor, rows: slice, cols: slice) -> Tensor:
-        """What dropout multiplies the weights of a tile by, 0 or 1 / (1 - rate), seen like `by_head`."""
-        t = rows.stop - rows.start
-        shape = (self.b, w.size(0) // self.b * w.size(1) // t, t, w.size(-1))  # (B, H, t, s)
-        return self.beside(kept(self.rule, shape, rows, cols).to(w.dtype).div_(1.0 - self.rule.dropout))
+    def by_token(self, x: Tensor) -> Tensor:
+        """(B·K, G·t, D) seen as (B, t, H, D)."""
+        return self.by_head(x).transpose(1, 2)
 
-
-def _forward(job: _Job, q: Tensor, keys: Keys) -> tuple[Tensor, Tensor]:
-    """Output (B, T, H, Dv) and the log-sum-exp of every row of scores (B·K, T·G, 1); +inf where nothing was seen."""
-    t, heads = q.shape[1:3]
-    group = heads // job.n_kv
-    scaled = laid_out(wide(q), job.n_kv) * job.rule.scale  # (B·K, T·G, D)
-    top, total = _start(job, scaled)  # (B·K, T·G, 1) twice
-    y: Tensor | None = None
-    for cols, k, v in keys.tiles(job.tile[1]):
-        k, v = _own(k), _own(v)  # (B·K, s, D), (B·K, s, Dv)
-        if y is None:
-            y = scaled.new_zeros(scaled.size(0), scaled.size(1), v.size(-1))  # (B·K, T·G, Dv)
-        for rows, lines in job.rows(t, group):
-            if job.sight.is_blank(rows, cols):
-                continue
-            w, _ = job.scores(scaled[:, lines], k, rows, cols, job.bias(rows, cols))
-            highest = torch.maximum(top[:, lines], w.amax(dim=-1, keepdim=True))
-            w.sub_(highest).exp_()
-            shrink = (top[:, lines] - highest).exp_()
-            total[:, lines] = torch.addcmul(w.sum(dim=-1, keepdim=True), total[:, lines], shrink)
-            top[:, lines] = highest
-            if job.rule.drop_key is not None:
-                job.by_head(w, rows).mul_(job.keep(w, rows, cols))
-            y[:, lines].mul_(shrink).add_(torch.bmm(w, v))
-    assert y is not None
-    empty = total == 0.0
-    y.div_(total.masked_fill(empty, 1.0))
-    return laid_back(y, batch=job.b, t=t).to(q.dtype), (top + total.log()).masked_fill_(empty, torch.inf)
+    def sinks(self, like: Tensor) -> Tensor:
+        """The sink of each row, (B·K, G·t, 1)."""
+        assert self.rule.sinks is not None
+        sinks = self.rule.sinks.detach().to(like.dtype).view(1, -1, 1, 1)
+        return sinks.expand_as(self.by_head(like[..., :1])).reshape(*like.shape[:2], 1)
 
 
-def _start(job: _Job, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Maximum and sum of each row before the first tile: a sink is a key that is seen first and whose value is zero."""
-    shape = (*q.shape[:2], 1)
-    if job.rule.sinks is None:
-        return q.new_full(shape, torch.finfo(q.dtype).min), q.new_zeros(shape)
-    return _sink_of_rows(job.rule.sinks, job, q).clone(), q.new_ones(shape)
+def _exp(s: Tensor, *, far: bool) -> Tensor:
+    """e^s in place, for s <= 0; `far` says that there may be numbers far below 0.
+
+    On a CPU those below -87 (in float32) take up to 180 times as long as others, in exp and in every product after it.
+    So a weight below e^-61, which no sum beside the row's largest, 1, can feel, becomes 0.
+    """
+    if not far:
+        return s.exp_()
+    floor = 0.7 * math.log(torch.finfo(s.dtype).tiny)
+    return F.threshold(s.clamp_min_(floor).exp_(), 1.01 * math.exp(floor), 0.0, inplace=True)
 
 
-def _sink_of_rows(sinks: Tensor, job: _Job, q: Tensor) -> Tensor:
-    """(H,) -> the sink of each row, (B·K, T·G, 1)."""
-    group = sinks.numel() // job.n_kv
-    rows = sinks.to(q.dtype).view(1, job.n_kv, 1, group).expand(job.b, -1, q.size(1) // group, -1)
-    return rows.reshape(q.size(0), q.size(1), 1)
+@dataclass(eq=False)
+class _Rows:
+    """A run of queries with what is known of their softmax so far. A sink is a key seen first whose value is zero."""
+
+    at: slice
+    q: Tensor  # (B·K, G·t, D), scaled
+    y: Tensor  # (B·K, G·t, Dv), the sum of weights · values
+    top: Tensor  # (B·K, G·t, 1), the highest score
+    total: Tensor  # (B·K, G·t, 1), the sum of weights, where that of the highest score is 1
+
+    @classmethod
+    def start(cls, tiles: _Tiles, at: slice, q: Tensor, width: int) -> "_Rows":
+        """Before any key was seen."""
+        y = q.new_zeros(q.size(0), q.size(1), width)
+        if tiles.rule.sinks is not None:
+            return cls(at, q, y, tiles.sinks(q), torch.ones_like(q[..., :1]))
+        return cls(at, q, y, torch.full_like(q[..., :1], torch.finfo(q.dtype).min), torch.zeros_like(q[..., :1]))
+
+    def see(self, tiles: _Tiles, cols: slice, k: Tensor, v: Tensor) -> None:
+        """Look at some more keys (B·K, s, D) and values (B·K, s, Dv)."""
+        bias, hidden = tiles.bias(self.at, cols), tiles.hidden(self.at, cols, self.q)
+        w, _ = tiles.scores(self.q, k, hidden, bias)  # (B·K, G·t, s)
+        top = torch.maximum(self.top, w.amax(dim=-1, keepdim=True))
+        w = _exp(w.sub_(top), far=bias is not None or hidden is not None)
+        shrink = _exp(self.top.sub_(top), far=True)
+        self.top = top
+        self.total.mul_(shrink).add_(w.sum(dim=-1, keepdim=True))
+        if tiles.rule.drop_key is not None:
+            tiles.by_head(w).mul_(tiles.keep(self.at, cols, w))
+        self.y.mul_(shrink).baddbmm_(w, v)
+
+    def end(self) -> tuple[Tensor, Tensor]:
+        """The output (B·K, G·t, Dv), and the log-sum-exp of the scores (B·K, G·t, 1): +inf where nothing was seen."""
+        empty = self.total == 0.0
+        lse = (self.top + self.total.log()).masked_fill_(empty, torch.inf)
+        return self.y.div_(self.total.masked_fill_(empty, 1.0)), lse
+
+
+def _forward(tiles: _Tiles, q: Tensor, keys: Keys) -> tuple[Tensor, Tensor]:
+    """Output (B, T, H, Dv) and log-sum-exp (B, T, H, 1)."""
+    q_scaled = wide(q) * tiles.rule.scale
+    runs: list[_Rows] = []
+    for cols, k_part, v_part in keys.tiles(tiles.tile[1]):
+        if not runs:
+            n_kv, width = v_part.shape[2:]
+            runs = [_Rows.start(tiles, at, folded(q_scaled[:, at], n_kv), width) for at in tiles.runs()]
+        k, v = _close(k_part), _close(v_part)  # (B·K, s, D), (B·K, s, Dv)
+        for run in runs:
+            if not tiles.sight.is_blank(run.at, cols):
+                run.see(tiles, cols, k, v)
+    y = q.new_empty(*q.shape[:3], width)
+    lse = q_scaled.new_empty(*q.shape[:3], 1)
+    for run in runs:
+        part, part_lse = run.end()
+        y[:, run.at], lse[:, run.at] = tiles.by_token(part), tiles.by_token(part_lse)
+    return y, lse
 
 
 class _Tiled(torch.autograd.Function):
     """The tiles as one step of autograd, which keeps the inputs, the output and one number per row."""
 
     @staticmethod
-    def forward(ctx: Any, job: _Job, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *table: Tensor) -> Tensor:
+    def forward(ctx: Any, tiles: _Tiles, names: tuple[str, ...], *inputs: Tensor) -> Tensor:
+        q, k, v, *_ = inputs
         with torch.autocast(q.device.type, enabled=False):
-            y, lse = _forward(job, q, Keys(k, v, job.sight.k))
-        ctx.job = job
-        ctx.save_for_backward(q, k, v, sinks, y, lse, *table)
+            y, lse = _forward(tiles, q, Keys(k, v, tiles.sight.k))
+        ctx.tiles, ctx.names = tiles, names
+        ctx.save_for_backward(*inputs, y, lse)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, sinks, *rest = ctx.saved_tensors
+        q, k, v, sinks, *table, y, lse = ctx.saved_tensors
         with torch.autocast(q.device.type, enabled=False):
-            return (None, *_Backward(ctx.job, q, sinks, *rest, dy=dy).run(k, v))
+            back = _Backward(ctx.tiles, dict(zip(ctx.names, table)))
+            dq, dk, dv = back.run(q, k, v, y=y, lse=lse, dy=dy)
+        return None, None, dq, dk, dv, None if sinks is None else back.d_sinks.to(sinks.dtype), *back.d_table
+
+
+@dataclass(eq=False)
+class _RowsBack:
+    """A run of queries in the backward pass, with the gradient of the scaled queries so far."""
+
+    at: slice
+    q: Tensor  # (B·K, G·t, D), scaled
+    dy: Tensor  # (B·K, G·t, Dv)
+    inner: Tensor  # (B·K, G·t, 1), dy · y
+    lse: Tensor  # (B·K, G·t, 1)
+    dq: Tensor  # (B·K, G·t, D)
 
 
 class _Backward:
     """The gradients of q, k, v, of sinks and of a bias's own tensors, from tiles of weights that are computed again."""
 
-    def __init__(self, job: _Job, q: Tensor, sinks: Tensor | None, y: Tensor, lse: Tensor, *table: Tensor, dy: Tensor):
-        self.job, self.like, self.sinks, self.lse = job, q, sinks, lse
-        self.q = laid_out(wide(q), job.n_kv) * job.rule.scale  # (B·K, T·G, D)
-        self.dy = laid_out(wide(dy), job.n_kv)  # (B·K, T·G, Dv)
-        self.inner = (self.dy * laid_out(wide(y), job.n_kv)).sum(dim=-1, keepdim=True)  # (B·K, T·G, 1)
-        self.table = {name: x.detach().requires_grad_() for name, x in zip(job.table, table)}
-        self.d_table = [torch.zeros_like(x) for x in table]
+    def __init__(self, tiles: _Tiles, table: dict[str, Tensor]):
+        self.tiles = tiles
+        self.table = {name: x.detach().requires_grad_() for name, x in table.items()}
+        self.d_table = [torch.zeros_like(x) for x in table.values()]
+        self.d_sinks = torch.zeros(tiles.shape[1])
 
-    def run(self, k: Tensor, v: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients in the order of the inputs: q (B, T, H, D), k (B, S, K, D), v (B, S, K, Dv), sinks, table."""
-        job, (t, heads) = self.job, self.like.shape[1:3]
-        dq = torch.zeros_like(self.q)  # (B·K, T·G, D)
-        dk, dv = torch.zeros_like(k), torch.zeros_like(v)
-        for cols, k_part, v_part in Keys(k, v, job.sight.k).tiles(job.tile[1]):
-            k_part, v_part = _own(k_part), _own(v_part)  # (B·K, s, D), (B·K, s, Dv)
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, *, y: Tensor, lse: Tensor, dy: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of q (B, T, H, D), k (B, S, K, D) and v (B, S, K, Dv)."""
+        tiles, scale, n_kv = self.tiles, self.tiles.rule.scale, k.size(2)
+        q_scaled, dy, inner = wide(q) * scale, wide(dy), (wide(dy) * wide(y)).sum(dim=-1, keepdim=True)
+        runs = []
+        for at in tiles.runs():
+            parts = [folded(x[:, at], n_kv) for x in (q_scaled, dy, inner, lse)]
+            runs.append(_RowsBack(at, *parts, torch.zeros_like(parts[0])))
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        for cols, k_part, v_part in Keys(k, v, tiles.sight.k).tiles(tiles.tile[1]):
+            k_part, v_part = _close(k_part), _close(v_part)  # (B·K, s, D), (B·K, s, Dv)
             dk_part, dv_part = torch.zeros_like(k_part), torch.zeros_like(v_part)
-            for rows, lines in job.rows(t, heads // job.n_kv):
-                if job.sight.is_blank(rows, cols):
+            for run in runs:
+                if tiles.sight.is_blank(run.at, cols):
                     continue
-                used, ds = self.tile(rows, lines, cols, k_part, v_part)
-                dv_part.baddbmm_(used.mT, self.dy[:, lines])
-                dk_part.baddbmm_(ds.mT, self.q[:, lines])
-                dq[:, lines].add_(torch.bmm(ds, k_part))
-            dk[:, cols] = dk_part.unflatten(0, (job.b, -1)).transpose(1, 2)
-            dv[:, cols] = dv_part.unflatten(0, (job.b, -1)).transpose(1, 2)
-        dq = laid_back(dq.mul_(job.rule.scale), batch=job.b, t=t).to(self.like.dtype)
-        return dq, dk, dv, self.d_sinks(), *self.d_table
+                used, ds = self.tile(run, cols, k_part, v_part)  # (B·K, G·t, s) twice
+                dv_part.baddbmm_(used.mT, run.dy)
+                dk_part.baddbmm_(ds.mT, run.q)
+                run.dq.baddbmm_(ds, k_part)
+            dk[:, cols] = dk_part.unflatten(0, (-1, n_kv)).transpose(1, 2)
+            dv[:, cols] = dv_part.unflatten(0, (-1, n_kv)).transpose(1, 2)
+        for run in runs:
+            dq[:, run.at] = tiles.by_token(run.dq.mul_(scale))
+            if tiles.rule.sinks is not None:  # the weight of a key whose value is zero, times -inner
+                d = (tiles.sinks(run.q) - run.lse).exp_().mul_(run.inner)
+                self.d_sinks = self.d_sinks.to(d) - tiles.by_head(d).sum(dim=(0, 2, 3))
+        return dq, dk, dv
 
-    def tile(self, rows: slice, lines: slice, cols: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights by which values were mixed and the gradient of scale · q·k, both (B·K, t·G, s)."""
-        job = self.job
+    def tile(self, run: _RowsBack, cols: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights by which values were mixed and the gradient of scale · q·k, both (B·K, G·t, s)."""
+        tiles, hidden = self.tiles, self.tiles.hidden(run.at, cols, run.q)
         with torch.set_grad_enabled(bool(self.table)):
-            bias = job.bias(rows, cols, self.table)
-        w, bent = job.scores(self.q[:, lines], k, rows, cols, None if bias is None else bias.detach())
-        w.sub_(self.lse[:, lines]).exp_()
-        ds = torch.bmm(self.dy[:, lines], v.mT)
-        used = w
-        if job.rule.drop_key is not None:
-            keep = job.keep(w, rows, cols)
-            used = job.by_head(w.clone(), rows).mul_(keep).view_as(w)
-            job.by_head(ds, rows).mul_(keep)
-        ds.sub_(self.inner[:, lines]).mul_(w)
+            bias = tiles.bias(run.at, cols, self.table)
+        w, bent = tiles.scores(run.q, k, hidden, None if bias is None else bias.detach())
+        w = _exp(w.sub_(run.lse), far=bias is not None or hidden is not None)
+        ds, used = torch.bmm(run.dy, v.mT), w
+        if tiles.rule.drop_key is not None:
+            keep = tiles.keep(run.at, cols, w)
+            used = tiles.by_head(w).mul(keep).view_as(w)
+            tiles.by_head(ds).mul_(keep)
+        ds.sub_(run.inner).mul_(w)
         if bias is not None and self.table:
-            self.learn(bias, job.by_head(ds, rows).transpose(2, 3).flatten(1, 2))
+            self.learn(bias, tiles.by_head(ds))
         return used, ds if bent is None else ds.addcmul_(ds, bent.square_(), value=-1.0)
 
     def learn(self, bias: Tensor, d_bias: Tensor) -> None:
@@ -222,25 +280,7 @@ class _Backward:
             if part is not None:
                 total.add_(part)
 
-    def d_sinks(self) -> Tensor | None:
-        """A sink is a key whose value is zero: its gradient is -weight · inner, over all rows of its head."""
-        if self.sinks is None:
-            return None
-        d = (_sink_of_rows(self.sinks, self.job, self.q) - self.lse).exp_().mul_(self.inner).neg_()  # (B·K, T·G, 1)
-        return d.view(self.job.b, self.job.n_kv, -1, self.sinks.numel() // self.job.n_kv).sum((0, 2)).flatten()
 
-
-def laid_out(x: Tensor, n_kv: int) -> Tensor:
-    """(B, T, H, D) -> (B·K, T·G, D): the G queries of a token that share a kv head lie side by side."""
-    b, t, h, d = x.shape
-    return x.reshape(b, t, n_kv, h // n_kv, d).transpose(1, 2).reshape(b * n_kv, -1, d)
-
-
-def laid_back(x: Tensor, *, batch: int, t: int) -> Tensor:
-    """(B·K, T·G, D) -> (B, T, H, D), undoing `laid_out`."""
-    return x.view(batch, -1, t, x.size(1) // t, x.size(-1)).transpose(1, 2).flatten(2, 3)
-
-
-def _own(x: Tensor) -> Tensor:
+def _close(x: Tensor) -> Tensor:
     """A run of keys or values (B, s, K, D) as (B·K, s, D), close together and in the type of sums."""
     return wide(stacked(x)).contiguous()
