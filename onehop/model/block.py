@@ -8,6 +8,8 @@ from onehop.parts.dropout import dropout
 from onehop.parts.moe import Routing
 from onehop.parts.step import Step
 
+SITES = {"attention": 0, "cross": 1, "ffn": 2}  # where dropout falls in a block
+
 
 class Block(nn.Module):
     """The pre-norm block of the textbook: h = x + Attention(Norm(x)); y = h + FFN(Norm(h)). (B, T, C) -> (B, T, C).
@@ -47,7 +49,8 @@ class PlacedBlock(Block):
     ):
         super().__init__(*parts)
         self.inside, self.outside = norms_inside, norms_outside
-        self.cross_norm, self.cross = cross if cross is not None else (None, None)
+        self.cross_norm: nn.Module | None = None if cross is None else cross[0]
+        self.cross: nn.Module | None = None if cross is None else cross[1]
         self.scale, self.rate, self.site = scale, rate, site
 
     def forward(
@@ -80,8 +83,6 @@ class ParallelBlock(PlacedBlock):
         self, x: Tensor, step: Step, cache: LayerCache | None = None, memory: Memory | None = None
     ) -> tuple[Tensor, Routing | None]:
         n = self.attention_norm(x)  # (B, T, C)
+        h = self.add(x, self.attention(n, step, cache), step, "attention")
         y, routing = self.ffn(self.ffn_norm(n if self.one_norm else x), real=step.real())
-        return self.add(self.add(x, self.attention(n, step, cache), step, "attention"), y, step, "ffn"), routing
-
-
-SITES = {"attention": 0, "cross": 1, "ffn": 2}
+        return self.add(h, y, step, "ffn"), routing

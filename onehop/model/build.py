@@ -31,16 +31,25 @@ def build(
 ) -> Transformer:
     """A model with fresh weights drawn from `seed`; on the device "meta" it takes no memory and has no weights."""
     if config.vocab_size is None:
-        raise ConfigError(
-            "model.vocab_size is not set. Give a number, or train: the tokenizer gives it."
-        )
-    with torch.device("meta"):
+        raise ConfigError("model.vocab_size is not set. Give a number, or train: the tokenizer gives it.")
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        torch.default_generator.manual_seed(seed)  # for what parts of a user's own draw
         model = _transformer(config, config.vocab_size)
     model = model.to(torch_dtype(dtype))
     if torch.device(device).type == "meta":
-        return model
-    model.to_empty(device=device)
-    initialise(model, config, torch.Generator().manual_seed(seed))
+        return _without_weights(model)
+    empty = {name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta}
+    model._apply(lambda x: torch.empty_like(x, device=device) if x.is_meta else x.to(device))
+    initialise(model, config, torch.Generator().manual_seed(seed), empty=empty)
+    return model
+
+
+def _without_weights(model: Transformer) -> Transformer:
+    """The model with all parameters on meta, those of a user's own parts too."""
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if not parameter.is_meta:
+                setattr(module, name, nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad))
     return model
 
 
@@ -51,7 +60,7 @@ def torch_dtype(dtype: torch.dtype | str) -> torch.dtype:
     known = {"float32", "float64", "bfloat16", "float16"}
     if dtype not in known:
         raise ConfigError(f"dtype {dtype!r} does not exist. Known: {', '.join(sorted(known))}.")
-    return getattr(torch, dtype)  # type: ignore[no-any-return]
+    return getattr(torch, dtype)
 
 
 def _transformer(cfg: ModelConfig, vocab_size: int) -> Transformer:
@@ -110,9 +119,7 @@ def _block(cfg: ModelConfig, block: BlockConfig, schemes: dict[Any, PositionSche
     if block.parallel != "no":
         return ParallelBlock(*parts, one_norm=block.parallel == "one norm", **placed)
     if block.cross is not None:
-        cross = CrossAttention(
-            d, block.cross, position=PositionScheme(), dropout=cfg.dropout.attention, name=f"{name}.cross"
-        )
+        cross = CrossAttention(d, block.cross, dropout=cfg.dropout.attention, name=f"{name}.cross")
         placed["cross"] = (_norm(d, norm), cross)
     return PlacedBlock(*parts, **placed)
 

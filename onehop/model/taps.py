@@ -1,10 +1,13 @@
 """A name for every activation, and a way to listen to it or to change it. Free while nobody listens.
 
-Names: `embed` (B, T, C); in each layer i `layers.i.in`, `layers.i.attention_norm`, `layers.i.attention.q` (B, T, H, D),
-`layers.i.attention.weights` (B, H, T, S), `layers.i.attention.mixed` (B, T, H, D), `layers.i.attention` (B, T, C),
-`layers.i.mid` (after attention's residual sum; not in parallel blocks), `layers.i.ffn_norm`, `layers.i.ffn`,
-`layers.i.out`; `layers.i.cross…` where there is cross-attention; `final_norm` (B, T, C) and `logits` (B, T, V).
-An encoder's names begin with `encoder.`.
+Names: `embed` (B, T, C); in each layer i `layers.i.in`, `layers.i.attention_norm`, then inside attention
+`layers.i.attention.k`, `.v` (B, T, K, D: the new tokens'), `.q` (B, T, H, D), `.weights` (B, H, T, S), `.mixed`
+(B, T, H, D), and its output `layers.i.attention` (B, T, C); `layers.i.cross…` likewise, where there is cross-attention
+(k and v are the source's); `layers.i.mid` (after the residual sums of attention; not in parallel blocks),
+`layers.i.ffn_norm`, `layers.i.ffn.hidden` (B, T, F; not with experts), `layers.i.ffn`, `layers.i.out`; at the end
+`final_norm` (B, T, C) and `logits` (B, T, V). An encoder's names begin with `encoder.`.
+
+While its block runs, `listen` hears every pass of the model, whoever asked for it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +24,6 @@ from onehop.model.block import ParallelBlock
 from onehop.model.transformer import Stack, Transformer
 
 Edit = Callable[[str, Tensor], Tensor | None]
-INNER = ("q", "weights", "mixed")  # activations inside attention
 READ_ONLY = {"weights": "mixed", "mid": "attention"}  # shown beside what is used, so to be changed elsewhere
 
 
@@ -38,13 +40,17 @@ def _stack_names(stack: Stack, prefix: str) -> Iterator[str]:
         at = f"{prefix}layers.{i}"
         yield f"{at}.in"
         for sublayer in ("attention", "cross"):
-            if getattr(layer, sublayer, None) is not None:
+            module = getattr(layer, sublayer, None)
+            if module is not None:
                 yield f"{at}.{sublayer}_norm"
-                yield from (f"{at}.{sublayer}.{inner}" for inner in INNER)
+                yield from (f"{at}.{sublayer}.{inner}" for inner in getattr(module, "taps", ()))
                 yield f"{at}.{sublayer}"
         if not isinstance(layer, ParallelBlock):
             yield f"{at}.mid"
-        yield from (f"{at}.{name}" for name in ("ffn_norm", "ffn", "out"))
+        yield f"{at}.ffn_norm"
+        if isinstance(getattr(layer.ffn, "w2", None), nn.Module):
+            yield f"{at}.ffn.hidden"
+        yield from (f"{at}.ffn", f"{at}.out")
 
 
 class Listening:
@@ -68,8 +74,11 @@ class Listening:
         head, _, last = name.rpartition(".")
         if last in READ_ONLY:
             raise RequestError(f"{name} can be looked at but not changed: change {head}.{READ_ONLY[last]} instead")
-        if changed.shape != value.shape:
-            raise RequestError(f"{name} has the shape {tuple(value.shape)}; its replacement has {tuple(changed.shape)}")
+        if (changed.shape, changed.dtype) != (value.shape, value.dtype):
+            raise RequestError(
+                f"{name} is {value.dtype} of shape {tuple(value.shape)}; its replacement is {changed.dtype} of "
+                f"{tuple(changed.shape)}. Return one like it."
+            )
         return changed
 
 
@@ -121,10 +130,12 @@ def _module(model: Transformer, name: str) -> tuple[nn.Module, bool] | None:
     if name == "logits":
         return model.head, False
     head, _, last = name.rpartition(".")
-    if last in ("in", "mid", "out"):
-        layer = model.get_submodule(head)
-        return (layer.ffn_norm if last == "mid" else layer), last in ("in", "mid")  # type: ignore[return-value]
-    return None if last in INNER else (model.get_submodule(name), False)
+    above: Any = model.get_submodule(head)
+    if last in ("in", "out"):
+        return above, last == "in"
+    if last in ("mid", "hidden"):
+        return (above.ffn_norm if last == "mid" else above.w2), True
+    return None if last in getattr(above, "taps", ()) else (model.get_submodule(name), False)
 
 
 def _hook(module: nn.Module, is_input: bool, name: str, ear: Listening) -> RemovableHandle:

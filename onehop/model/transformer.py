@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from onehop.base.errors import RequestError
 from onehop.config.model import HeadConfig, ModelConfig
+from onehop.parts.absolute import LearnedPositions
 from onehop.parts.attention import Memory
 from onehop.parts.cache import Cache, CacheSpec
 from onehop.parts.dropout import DropKey, dropout
@@ -20,10 +21,14 @@ from onehop.parts.step import Listener, Step
 
 @dataclass(frozen=True, eq=False)
 class States:
-    """What a forward pass returns: hidden states (B, T, C) after the final norm, and each layer's routing or None."""
+    """What a forward pass returns: hidden states (B, T, C) after the final norm, and each layer's routing or None.
+
+    `encoder_routing` is that of the encoder's layers, where an encoder was run in this pass.
+    """
 
     hidden: Tensor
     routing: Sequence[Routing | None]
+    encoder_routing: Sequence[Routing | None] = ()
 
 
 class Embedding(nn.Module):
@@ -44,8 +49,17 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor, places: Places) -> Tensor:
         x = self._rows[0](tokens)  # (B, T, C)
         x = x if self.scale == 1.0 else x * self.scale
-        x = x if self.positions is None else x + self.positions(places.at)
+        x = x if self.positions is None else x + self.positions(places.at, dtype=x.dtype)
         return self.norm(x)
+
+    def check_length(self, places: Places) -> None:
+        """Learned positions end somewhere; every other scheme can go on. Raises RequestError."""
+        if not isinstance(self.positions, LearnedPositions) or not places.n:
+            return
+        last = places.first + places.n if places.first is not None else int(places.at.max()) + 1
+        room = self.positions.weight.size(0)
+        if last > room:
+            raise RequestError(f"the text has {last} tokens; this model has positions for {room}. Shorten it.")
 
 
 class Head(nn.Module):
@@ -62,7 +76,7 @@ class Head(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks in a row and the norm after the last: (B, T, C) -> States. It owns the schemes that its layers share."""
+    """Blocks in a row and the norm after the last. It owns the position schemes that its layers share."""
 
     def __init__(self, layers: Sequence[nn.Module], *, final_norm: nn.Module, schemes: Sequence[nn.Module]):
         super().__init__()
@@ -70,12 +84,15 @@ class Stack(nn.Module):
         self.schemes = nn.ModuleList(schemes)
         self.final_norm = final_norm
 
-    def run(self, x: Tensor, step: Step, cache: Cache | None = None, memory: Memory | None = None) -> States:
+    def run(
+        self, x: Tensor, step: Step, cache: Cache | None = None, memory: Memory | None = None
+    ) -> tuple[Tensor, list[Routing | None]]:
+        """(B, T, C) -> hidden states (B, T, C) and the routing of each layer."""
         routing: list[Routing | None] = []
         for i, layer in enumerate(self.layers):
             x, routed = layer(x, step, None if cache is None else cache.layers[i], memory)  # (B, T, C)
             routing.append(routed)
-        return States(self.final_norm(x), routing)
+        return self.final_norm(x), routing
 
 
 class Encoder(Stack):
@@ -136,16 +153,16 @@ class Transformer(Stack):
         if target is not None:
             memory = self.encode(tokens, at=source_at, drop=drop, kernel=kernel, listener=listener)
             tokens = target
-        if self.encoder is not None and memory is None and not (cache and cache.layers[0].cross):
-            raise RequestError("this model has an encoder: give a source and a target, model(source, target)")
-        if self.encoder is None and memory is not None:
-            raise RequestError("this model has no encoder: give tokens only, model(tokens)")
-        places = self.places(tokens, at=at, doc=doc, cache=cache)
+        elif source_at is not None:
+            raise RequestError("source_at says where a source stands, and there is none: model(source, target)")
+        self._check_options(memory, prefix, cache)
+        places = self._places(self.embed, tokens, at=at, doc=doc, cache=cache)
         if cache is not None:
             cache.start(places)
         step = Step(places, prefix=prefix, drop=drop, kernel=kernel, listener=listener)
         x = dropout(self.embed(tokens, places), self.config.dropout.embed, step.dropping(EMBED_SITE))  # (B, T, C)
-        return self.run(x, step, cache, memory)
+        hidden, routing = self.run(x, step, cache, memory)
+        return States(hidden, routing, () if memory is None else memory.routing)
 
     def encode(
         self,
@@ -159,17 +176,37 @@ class Transformer(Stack):
         """What the decoder reads of the source (B, S) int64; `at` (B, S) as in `states`."""
         if self.encoder is None:
             raise RequestError("this model has no encoder: give tokens only, model(tokens)")
-        places = self.places(source, at=at)
+        places = self._places(self.encoder.embed, source, at=at)
         step = Step(places, drop=drop, kernel=kernel, listener=listener)
         x = dropout(self.encoder.embed(source, places), self.encoder.dropout, step.dropping(ENCODER_SITE))  # (B, S, C)
-        return Memory(self.encoder.run(x, step).hidden, places)
+        hidden, routing = self.encoder.run(x, step)
+        return Memory(hidden, places, routing)
 
-    def places(
-        self, tokens: Tensor, *, at: Tensor | None = None, doc: Tensor | None = None, cache: Cache | None = None
+    def _check_options(self, memory: Memory | None, prefix: Tensor | None, cache: Cache | None) -> None:
+        """Whether this model can make use of what it is given."""
+        read = cache is not None and any(layer.cross is not None for layer in cache.layers)
+        if self.encoder is not None and memory is None and not read:
+            raise RequestError("this model has an encoder: give a source and a target, model(source, target)")
+        if self.encoder is None and memory is not None:
+            raise RequestError("this model has no encoder: give tokens only, model(tokens)")
+        if prefix is not None and not any(block.attention.sees == "prefix" for block in self.config.blocks):
+            raise RequestError("no layer of this model reads a prefix both ways: that takes attention.sees=prefix")
+
+    def _places(
+        self,
+        embed: Embedding,
+        tokens: Tensor,
+        *,
+        at: Tensor | None = None,
+        doc: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Places:
         """Where the new tokens stand."""
         if tokens.dim() != 2:
             raise RequestError(f"tokens must be (B, T), two dims; these have {tokens.dim()}: {tuple(tokens.shape)}")
+        for name, given in (("at", at), ("doc", doc)):
+            if given is not None and given.shape != tokens.shape:
+                raise RequestError(f"{name} {tuple(given.shape)} must have the tokens' shape {tuple(tokens.shape)}")
         if at is not None:
             places = Places(at, doc)
         elif cache is not None:
@@ -178,17 +215,8 @@ class Transformer(Stack):
         else:
             run = Places.run(0, tokens.size(1), tokens.device)
             places = run if doc is None else Places(run.at, doc)
-        self._check_length(places)
+        embed.check_length(places)
         return places
-
-    def _check_length(self, places: Places) -> None:
-        """Learned positions end at max_len; every other scheme can go on."""
-        if self.config.embed.position == "learned" and places.n:
-            last = places.first + places.n if places.first is not None else int(places.at.max()) + 1
-            if last > self.config.max_len:
-                raise RequestError(
-                    f"the text has {last} tokens; this model has positions for {self.config.max_len}. Shorten it."
-                )
 
     def new_cache(self, batch: int, *, kind: str = "growing", capacity: int | None = None, margin: int = 0) -> Cache:
         """An empty cache for `batch` rows, of the model's dtype and device (kinds: see Cache)."""

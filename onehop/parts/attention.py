@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from onehop.parts.linear import Linear, SideBySide
 from onehop.parts.norm import NORMS
 from onehop.parts.places import Places
 from onehop.parts.position import PositionScheme
+from onehop.parts.router import Routing
 from onehop.parts.score import score
 from onehop.parts.score_plain import weights
 from onehop.parts.score_rule import ScoreRule
@@ -24,10 +26,11 @@ from onehop.parts.step import Step
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What an encoder hands to the decoder: hidden states (B, S, C) and the places they stand at."""
+    """What an encoder hands to the decoder: hidden states (B, S, C), the places they stand at, and its own routing."""
 
     hidden: Tensor
     places: Places
+    routing: Sequence[Routing | None] = ()
 
 
 class Heads(nn.Module):
@@ -50,9 +53,11 @@ class Heads(nn.Module):
 class GroupedQueryAttention(nn.Module):
     """Self-attention in which every key/value head serves n_heads / n_kv_heads query heads: (B, T, C) -> (B, T, C).
 
-    n_kv_heads = n_heads is multi-head (Vaswani et al. 2017, arXiv:1706.03762, section 3.2), 1 is multi-query (Shazeer 2019,
-    arXiv:1911.02150), between them grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245, section 2.2).
+    n_kv_heads = n_heads is multi-head (Vaswani et al. 2017, arXiv:1706.03762, section 3.2), 1 is multi-query (Shazeer
+    2019, arXiv:1911.02150), between them grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245, section 2.2).
     """
+
+    taps = ("k", "v", "q", "weights", "mixed")  # what a listener may hear, in the order in which it is made
 
     def __init__(
         self,
@@ -85,6 +90,7 @@ class GroupedQueryAttention(nn.Module):
         q, k = self.q_heads(q), self.k_heads(k)  # (B, T, H, D), (B, T, K, D)
         v = v.unflatten(-1, self.kv_shape)  # (B, T, K, D)
         q, k = self.position.turn(q, k, step)
+        k, v = step.tap(f"{self.name}.k", k), step.tap(f"{self.name}.v", v)
         keys = Keys(k, v, step.places) if cache is None else cache.extend(k=k, v=v)  # (B, S, K, D) twice
         keys = self.position.turn_read(keys, step)
         y = self.mix(q, keys, step, step.sight(self.sees, keys.places))  # (B, T, H, D)
@@ -114,24 +120,28 @@ class GroupedQueryAttention(nn.Module):
 
 
 class CrossAttention(GroupedQueryAttention):
-    """Attention of the decoder's tokens over the encoder's output, which is read once (arXiv:1706.03762, section 3.2.3)."""
+    """Attention of the decoder's tokens over the encoder's output, read once (arXiv:1706.03762, section 3.2.3)."""
 
-    def forward(  # type: ignore[override]
-        self, x: Tensor, step: Step, cache: LayerCache | None = None, memory: Memory | None = None
-    ) -> Tensor:
-        """x (B, T, C) looks at memory (B, S, C), or at the keys that an earlier step made of it -> (B, T, C)."""
+    def __init__(self, d_model: int, cfg: AttentionConfig, *, dropout: float = 0.0, name: str = "cross"):
+        super().__init__(d_model, cfg, position=PositionScheme(), dropout=dropout, name=name)
+        self.qkv = SideBySide(self.wk, self.wv)  # the queries come from elsewhere
+
+    def forward(self, x: Tensor, step: Step, cache: LayerCache | None = None, memory: Memory | None = None) -> Tensor:
+        """Let x (B, T, C) look at memory (B, S, C), or at the keys that an earlier step made of it -> (B, T, C)."""
         q = self.q_heads(self.wq(x))  # (B, T, H, D)
-        keys = cache.cross if cache is not None and cache.cross is not None else self.read(memory)
+        keys = cache.cross if cache is not None and cache.cross is not None else self.read(memory, step)
         if cache is not None:
             cache.cross = keys
         y = self.mix(q, keys, step, step.sight(self.sees, keys.places))  # (B, T, H, D)
         return self.wo(y.flatten(-2))  # (B, T, C)
 
-    def read(self, memory: Memory | None) -> Keys:
+    def read(self, memory: Memory | None, step: Step) -> Keys:
         """Keys and values (B, S, K, D) of the encoder's output."""
         assert memory is not None, "the first step of a decoder needs the encoder's output"
-        k = self.k_heads(self.wk(memory.hidden))  # (B, S, K, D)
-        return Keys(k, self.wv(memory.hidden).unflatten(-1, self.kv_shape), memory.places)
+        k, v = self.qkv(memory.hidden)
+        k = step.tap(f"{self.name}.k", self.k_heads(k))  # (B, S, K, D)
+        v = step.tap(f"{self.name}.v", v.unflatten(-1, self.kv_shape))  # (B, S, K, D)
+        return Keys(k, v, memory.places)
 
 
 ATTENTIONS: Choices[type[GroupedQueryAttention]] = Choices("attention", {"grouped": GroupedQueryAttention})

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from onehop.base.choices import Choices
@@ -32,20 +33,28 @@ def part(what: str, config: type[Kind]) -> Callable[[C], C]:
     """Add the decorated class to the table `what` (attention, position, ffn, norm or score) under the kind of `config`.
 
     Constructors: norm(width, config); ffn(d_model, config); position(config, attention_config);
-    attention as GroupedQueryAttention; score(config, attention_config), called with scores (B, H, T, S) and the positions
-    of queries (B | 1, T) and keys (B | 1, S) -> scores. A position scheme that biases scores also runs in the tiled kernel.
+    attention as GroupedQueryAttention; score(config, attention_config), called with scores (B, H, T, S) and the
+    positions of queries (B | 1, T) and keys (B | 1, S) -> scores. A position scheme that biases scores also runs in the
+    tiled kernel. What a constructor puts into parameters and buffers of its own is kept; parts of onehop in it (Linear,
+    norms) start like all others of their kind.
     """
     if what not in TABLES:
         raise ConfigError(f"parts of your own can be: {', '.join(TABLES)}; not {what!r}. {did_you_mean(what, TABLES)}")
     configs, parts, base = TABLES[what]
     kind = config.model_fields["kind"].default if "kind" in config.model_fields else None
     if not issubclass(config, base) or not isinstance(kind, str):
-        raise ConfigError(f"the config of your own {what} {config.__name__} needs {base.__name__} as base and a default kind")
+        raise ConfigError(
+            f"the config of your own {what} {config.__name__} needs {base.__name__} as base and a default kind"
+        )
 
     def add(cls: C) -> C:
+        def made(*args: Any, **options: Any) -> nn.Module:
+            with torch.device("cpu"):  # a model is laid out without memory, but nobody else knows these values
+                return cls(*args, **options)
+
         source = inspect.getsourcefile(cls) or cls.__module__
         configs.add(kind, config, source=source)
-        parts.add(kind, cls, source=source)
+        parts.add(kind, made, source=source)
         return cls
 
     return add

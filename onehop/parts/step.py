@@ -37,17 +37,18 @@ class Step:
     ):
         self.places, self.prefix, self.drop, self.kernel = places, prefix, drop, kernel
         self.listener = listener
-        self._sights: dict[tuple[Sees, int, int], Sight] = {}
+        self._sights: dict[tuple[Sees, int], Sight] = {}
         self._angles: dict[tuple[object, int, object], tuple[Tensor, Tensor]] = {}
         self._kept: list[object] = []  # keeps what `id` stands for alive
 
-    def sight(self, sees: Sees, keys: Places, queries: Places | None = None) -> Sight:
-        """Who sees whom among the new tokens (or `queries`) and `keys`."""
-        q = self.places if queries is None else queries
-        return self._once(self._sights, (sees, id(q), id(keys)), lambda: Sight(sees, q, keys, prefix=self.prefix), keys, q)
+    def sight(self, sees: Sees, keys: Places) -> Sight:
+        """Which of the new tokens sees which of `keys`."""
+        return self._once(
+            self._sights, (sees, id(keys)), lambda: Sight(sees, self.places, keys, prefix=self.prefix), keys
+        )
 
     def angles(self, scheme: PositionScheme, places: Places, like: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin of a rotary scheme at `places`, for activations like `like`."""
+        """Angles of a rotary scheme at `places`, as cos and sin for activations like `like`."""
 
         def compute() -> tuple[Tensor, Tensor]:
             length = places.at.amax(dim=1) + 1 if scheme.at_read else None  # (B,)
@@ -74,7 +75,7 @@ class Step:
             key = None if key is None else key.at(part)
         return key
 
-    def _once(self, table: dict, key: tuple, make: Callable, *keep: object):  # type: ignore[no-untyped-def, type-arg]
+    def _once(self, table: dict, key: tuple, make: Callable, *keep: object):  # type: ignore[no-untyped-def]
         if key not in table:
             table[key] = make()
             self._kept.extend(keep)
