@@ -14,7 +14,7 @@ IGNORE = -100  # a target that does not count: padding, or the first token of an
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """`surprise` is the sum of -log p over the targets (nats), still to be divided by their number; `router` is added."""
+    """`surprise`: the sum of -log p over the targets (nats), still to be divided by their number; `router` is added."""
 
     surprise: Tensor
     router: Tensor | None
@@ -35,4 +35,3 @@ def batch_loss(model: Transformer, batch: Batch, *, drop: DropKey | None = None,
         term = r.weighted_loss / len(routed)
         router = term if router is None else router + term
     return Loss(surprise, router, tuple(None if r is None else r.load for r in states.routing))
-

@@ -13,7 +13,7 @@ from onehop.base.files import atomic_file
 
 
 class Metrics:
-    """metrics.jsonl: one JSON object a line, with `step`, `tokens`, `loss`, `lr`, `tokens_per_s`, sometimes `val_loss`."""
+    """metrics.jsonl: one object a line, with `step`, `tokens`, `loss`, `lr`, `tokens_per_s`, sometimes `val_loss`."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -42,7 +42,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError as error:
             if number == len(lines):
                 break
-            raise DataError(f"{path}:{number} is not JSON ({error.msg}). Restore the file or start a fresh run.") from None
+            raise DataError(
+                f"{path}:{number} is not JSON ({error.msg}). Restore the file or start a fresh run."
+            ) from None
     return rows
 
 

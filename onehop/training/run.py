@@ -1,4 +1,4 @@
-"""`train`: the whole of a run, with its progress, evaluations, pictures and saved result. `steps`: a loop of your own."""
+"""`train`: a whole run with progress, evaluations, pictures and saved result. `steps`: a loop of your own."""
 
 import signal
 import time
@@ -28,7 +28,7 @@ QUESTIONS = 300  # asked of each kind: a share of 0.9 is then known to within 0.
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a finished (or interrupted) run leaves: its folder, its model and its last numbers (losses in nats per token)."""
+    """What a finished (or interrupted) run leaves: its folder, model and last numbers (losses in nats per token)."""
 
     out: Path
     trainer: Trainer
@@ -65,10 +65,14 @@ class LiveStep:
         return self.trainer.model
 
 
-def steps(source: str | Path | Recipe, overrides: Overrides = (), *, resume: bool = False) -> Iterator[LiveStep]:
-    """Train step by step: `for step in onehop.steps("tiny"): print(step.loss)`. Saves nothing unless asked to
-    (`step.trainer.save()`), evaluates nothing unless asked to (`step.trainer.evaluate()`)."""
-    trainer = Trainer(_recipe(source, overrides), resume=resume, fresh=not resume)
+def steps(
+    source: str | Path | Recipe, overrides: Overrides = (), *, resume: bool = False, fresh: bool = False
+) -> Iterator[LiveStep]:
+    """Train step by step: `for step in onehop.steps("tiny"): print(step.loss)`.
+
+    Saves and evaluates nothing by itself: call `step.trainer.save()` and `step.trainer.evaluate()`.
+    """
+    trainer = Trainer(_recipe(source, overrides), resume=resume, fresh=fresh)
     for result in trainer.steps():
         yield LiveStep(result, trainer)
 
@@ -120,14 +124,12 @@ class _Session:
                     break
         if t.progress.step == 0 or self.val_loss is None:
             self.val_loss = t.evaluate()
-        t.save()
         understanding = {} if stop.asked else self._examine()
-        t.save_report({"understanding": {kind: u.accuracy for kind, u in understanding.items()}, **self._numbers()})
+        t.report = {"understanding": {kind: u.accuracy for kind, u in understanding.items()}, **self._numbers()}
+        t.save()
         seconds = time.perf_counter() - began
         self._conclude(understanding, stop.asked, seconds)
-        return Run(
-            t.out, t, t.progress.step, self.val_loss, self.best_possible, understanding, stop.asked, seconds
-        )
+        return Run(t.out, t, t.progress.step, self.val_loss, self.best_possible, understanding, stop.asked, seconds)
 
     def _after_step(self, result: StepResult, *, last: bool) -> str:
         """Write down, evaluate and save as far as it is time to -> the note beside the progress bar."""

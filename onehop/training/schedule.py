@@ -6,7 +6,7 @@ from onehop.config.recipe import TrainConfig
 
 
 def learning_rate(step: int, cfg: TrainConfig) -> float:
-    """Linear warm-up, then half a cosine down to lr · lr_end (Loshchilov and Hutter 2016, arXiv:1608.03983, equation 5).
+    """Linear warm-up, then half a cosine down to lr · lr_end (Loshchilov and Hutter 2016, arXiv:1608.03983, eq. 5).
 
     `step` counts from 0: the first step already moves, the last one ends at lr · lr_end.
     """

@@ -48,12 +48,14 @@ def load_state(folder: Path, model: Transformer, optimizer: torch.optim.Optimize
         raise CheckpointError(f"{folder} was written by another version of onehop. Start a fresh run.")
     own = model.state_dict()
     if own.keys() != weights.keys():
-        raise CheckpointError.names(absent=own.keys() - weights.keys(), unclaimed=weights.keys() - own.keys(), where=str(folder))
+        raise CheckpointError.names(
+            absent=own.keys() - weights.keys(), unclaimed=weights.keys() - own.keys(), where=str(folder)
+        )
     for name, tensor in own.items():
         if tensor.shape != weights[name].shape:
             raise CheckpointError(
-                f"{folder}: {name} has the shape {tuple(weights[name].shape)}, the recipe's model {tuple(tensor.shape)}. "
-                "Resume with the recipe that the run was started with."
+                f"{folder}: {name} has the shape {tuple(weights[name].shape)}, the recipe's model "
+                f"{tuple(tensor.shape)}. Resume with the recipe that the run was started with."
             )
     model.load_state_dict(weights)
     _put_moments(model, optimizer, moments)
@@ -78,5 +80,6 @@ def _put_moments(model: Transformer, optimizer: torch.optim.Optimizer, moments: 
         keys = [key for key in moments if key.rpartition("/")[0] == name]
         if keys:
             optimizer.state[parameter] = {
-                key.rpartition("/")[2]: moments[key].to(parameter.device if moments[key].dim() else "cpu") for key in keys
+                key.rpartition("/")[2]: moments[key].to(parameter.device if moments[key].dim() else "cpu")
+                for key in keys
             }

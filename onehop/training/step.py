@@ -17,7 +17,7 @@ from onehop.training.schedule import learning_rate
 
 @dataclass(frozen=True, eq=False)
 class StepResult:
-    """What one step did. `loss` is the mean surprise per target (nats) before the weights moved; `step` counts from 1."""
+    """What one step did. `loss`: mean surprise per target (nats) before the weights moved; `step` counts from 1."""
 
     step: int
     loss: float

@@ -1,5 +1,7 @@
 """A run: recipe → data → model → steps → evaluation → saved result."""
 
+import platform
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,11 +9,12 @@ from typing import Any
 
 import torch
 
+from onehop import __version__
 from onehop.base.errors import ConfigError
 from onehop.base.files import atomic_write
+from onehop.base.units import human_count
 from onehop.config.recipe import Recipe
 from onehop.config.write import to_toml
-from onehop.base.units import human_count
 from onehop.data.loader import Loader, evaluation_batches
 from onehop.data.prepare import Prepared, prepare
 from onehop.model.build import build
@@ -21,7 +24,9 @@ from onehop.training.report import Metrics
 from onehop.training.setup import pick_device, pick_precision
 from onehop.training.state import Progress, load_state, save_state
 from onehop.training.step import StepResult, training_step
+from onehop.weights.native import save_native
 
+WRITTEN = ("metrics.jsonl", "samples.txt", "loss.png", "it.png", "model.safetensors", "provenance.json", "state")
 Notify = Callable[[str], None]
 
 
@@ -30,9 +35,9 @@ def quiet(message: str) -> None:
 
 
 class Trainer:
-    """Everything that one run holds: `recipe`, `data`, `model`, `tokenizer`, `optimizer`, `metrics`, `progress`, `out`.
+    """Everything that one run holds: recipe, data, model, tokenizer, optimizer, metrics, progress, the folder `out`.
 
-    The constructor prepares the data and builds the model; `steps` trains; `evaluate` and `save` may be called at any time.
+    The constructor prepares the data and builds the model; `steps` trains; `evaluate` and `save` at any time.
     """
 
     def __init__(self, recipe: Recipe, *, resume: bool = False, fresh: bool = False, notify: Notify = quiet):
@@ -62,6 +67,7 @@ class Trainer:
         if resume:
             self.progress = load_state(self.out / "state", self.model, self.optimizer)
         self.metrics.resume(self.progress.step)
+        self.report: dict[str, Any] = {}  # what a finished run adds to its provenance
         atomic_write(self.out / "recipe.toml", to_toml(self.recipe))
 
     def steps(self) -> Iterator[StepResult]:
@@ -72,9 +78,7 @@ class Trainer:
         for index in range(self.progress.step, cfg.steps):
             began = time.perf_counter()
             micro = [next(batches).to(self.device) for _ in range(parts)]
-            result = training_step(
-                self.model, self.optimizer, micro, index=index, cfg=cfg, precision=self.precision
-            )
+            result = training_step(self.model, self.optimizer, micro, index=index, cfg=cfg, precision=self.precision)
             p = self.progress
             seconds = p.seconds + time.perf_counter() - began
             self.progress = Progress(index + 1, p.tokens + result.targets, p.best_val_loss, seconds)
@@ -91,9 +95,22 @@ class Trainer:
         return loss
 
     def save(self) -> None:
-        """Write the state for `--resume`, and the model as a onehop folder that `load`, `generate` and the rest read."""
+        """Write the state for `--resume`, and the model as a onehop folder that everything else reads."""
         save_state(self.out / "state", self.model, self.optimizer, self.progress)
         save_native(self.model, self.out, tokenizer=self.tokenizer, provenance=self.provenance())
+
+    def provenance(self) -> dict[str, Any]:
+        """What made this model: recipe, text, versions, how far it has come."""
+        return {
+            "recipe": self.recipe.model_dump(mode="json"),
+            "text": self.data.description,
+            "tokens_seen": self.progress.tokens,
+            "step": self.progress.step,
+            "best_val_loss": self.progress.best_val_loss,
+            "seconds": round(self.progress.seconds, 1),
+            "versions": {"onehop": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            **self.report,
+        }
 
 
 def _prepare(recipe: Recipe, folder: Path, notify: Notify) -> Prepared:
@@ -124,6 +141,9 @@ def _context(recipe: Recipe) -> int:
 
 def _check_out(out: Path, *, resume: bool, fresh: bool) -> None:
     """Never run over an earlier result by accident."""
-    held = (out / "metrics.jsonl").exists() or (out / "model.safetensors").exists()
+    held = [out / name for name in WRITTEN if (out / name).exists()]
     if held and not resume and not fresh:
-        raise ConfigError(f"{out} holds a run already. Go on with --resume, replace it with --fresh, or set out=ANOTHER.")
+        raise ConfigError(f"{out} holds a run already: go on with --resume, replace it with --fresh, or set out=OTHER.")
+    if fresh:
+        for path in held:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()

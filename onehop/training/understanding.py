@@ -44,7 +44,7 @@ def ask(model: Transformer, tokenizer: Tokenizer, questions: Sequence[Question],
 
 
 def _continuations(model: Transformer, tokenizer: Tokenizer, texts: Sequence[tuple[str, str]]) -> list[float]:
-    """log p(continuation | prompt) for each pair, in nats."""
+    """Log p(continuation | prompt) for each pair, in nats."""
     rows, starts = [], []
     for prompt, continuation in texts:
         before, whole = tokenizer.encode(prompt), tokenizer.encode(prompt + continuation)
