@@ -7,7 +7,7 @@ score turns up. The backward pass computes each tile of weights again. Tiles tha
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -53,21 +53,33 @@ class _Tiles:
     sight: Sight
     tile: tuple[int, int]
     shape: tuple[int, int]  # B, H
+    rooms: dict[str, Tensor] = field(default_factory=dict)
 
     def runs(self) -> list[slice]:
         """Runs of queries."""
         t, step = self.sight.q.n, self.tile[0]
         return [slice(i, min(i + step, t)) for i in range(0, t, step)]
 
+    def product(self, q: Tensor, k: Tensor, room: str) -> Tensor:
+        """q·kᵀ, (B·K, G·t, D), (B·K, s, D) -> (B·K, G·t, s), in memory that the next tile uses again."""
+        return torch.bmm(q, k.mT, out=self.space(q, k, room))
+
+    def space(self, q: Tensor, k: Tensor, room: str) -> Tensor:
+        """Memory for a tile of scores: new memory for each would cost as much time as the arithmetic."""
+        n = q.size(0) * q.size(1) * k.size(1)
+        if room not in self.rooms or self.rooms[room].numel() < n:
+            self.rooms[room] = q.new_empty(n)
+        return self.rooms[room][:n].view(q.size(0), q.size(1), k.size(1))
+
     def scores(self, q: Tensor, k: Tensor, hidden: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Masked scores (B·K, G·t, s) of scaled queries; with a softcap, beside them tanh of the bare ones."""
         bent = None
         if self.rule.softcap is None and bias is not None:  # the product is added to the bias: one pass less
-            s = q.new_empty(q.size(0), q.size(1), k.size(1))
+            s = self.space(q, k, "scores")
             self.by_head(s).copy_(bias)
             s.baddbmm_(q, k.mT)
         else:
-            s = torch.bmm(q, k.mT)
+            s = self.product(q, k, "scores")
             if self.rule.softcap is not None:
                 bent = s.div_(self.rule.softcap).tanh_()
                 s = bent * self.rule.softcap
@@ -170,7 +182,7 @@ def _forward(tiles: _Tiles, q: Tensor, keys: Keys) -> tuple[Tensor, Tensor]:
     for cols, k_part, v_part in keys.tiles(tiles.tile[1]):
         if not runs:
             n_kv, width = v_part.shape[2:]
-            runs = [_Rows.start(tiles, at, folded(q_scaled[:, at], n_kv), width) for at in tiles.runs()]
+            runs = [_Rows.start(tiles, at, folded(q_scaled[:, at], n_kv).contiguous(), width) for at in tiles.runs()]
         k, v = _close(k_part), _close(v_part)  # (B·K, s, D), (B·K, s, Dv)
         for run in runs:
             if not tiles.sight.is_blank(run.at, cols):
@@ -191,6 +203,7 @@ class _Tiled(torch.autograd.Function):
         q, k, v, *_ = inputs
         with torch.autocast(q.device.type, enabled=False):
             y, lse = _forward(tiles, q, Keys(k, v, tiles.sight.k))
+            tiles.rooms.clear()
         ctx.tiles, ctx.names = tiles, names
         ctx.save_for_backward(*inputs, y, lse)
         return y
@@ -202,6 +215,7 @@ class _Tiled(torch.autograd.Function):
         with torch.autocast(q.device.type, enabled=False):
             back = _Backward(ctx.tiles, dict(zip(ctx.names, table)))
             dq, dk, dv = back.run(q, k, v, y=y, lse=lse, dy=dy)
+            ctx.tiles.rooms.clear()
         return None, None, dq, dk, dv, None if sinks is None else back.d_sinks.to(sinks.dtype), *back.d_table
 
 
@@ -211,10 +225,10 @@ class _RowsBack:
 
     at: slice
     q: Tensor  # (B·K, G·t, D), scaled
+    dq: Tensor  # (B·K, G·t, D)
     dy: Tensor  # (B·K, G·t, Dv)
     inner: Tensor  # (B·K, G·t, 1), dy · y
     lse: Tensor  # (B·K, G·t, 1)
-    dq: Tensor  # (B·K, G·t, D)
 
 
 class _Backward:
@@ -234,8 +248,8 @@ class _Backward:
         q_scaled, dy, inner = wide(q) * scale, wide(dy), (wide(dy) * wide(y)).sum(dim=-1, keepdim=True)
         runs = []
         for at in tiles.runs():
-            parts = [folded(x[:, at], n_kv) for x in (q_scaled, dy, inner, lse)]
-            runs.append(_RowsBack(at, *parts, torch.zeros_like(parts[0])))
+            q_part, *others = (folded(x[:, at], n_kv).contiguous() for x in (q_scaled, dy, inner, lse))
+            runs.append(_RowsBack(at, q_part, torch.zeros_like(q_part), *others))
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         for cols, k_part, v_part in Keys(k, v, tiles.sight.k).tiles(tiles.tile[1]):
             k_part, v_part = _close(k_part), _close(v_part)  # (B·K, s, D), (B·K, s, Dv)
@@ -263,7 +277,7 @@ class _Backward:
             bias = tiles.bias(run.at, cols, self.table)
         w, bent = tiles.scores(run.q, k, hidden, None if bias is None else bias.detach())
         w = _exp(w.sub_(run.lse), far=bias is not None or hidden is not None)
-        ds, used = torch.bmm(run.dy, v.mT), w
+        ds, used = tiles.product(run.dy, v, "gradient"), w
         if tiles.rule.drop_key is not None:
             keep = tiles.keep(run.at, cols, w)
             used = tiles.by_head(w).mul(keep).view_as(w)
