@@ -6,7 +6,7 @@ holds them together. A prepared copy knows the state of the weights that it was 
 no longer used.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,24 +17,35 @@ from torch import Tensor, nn
 class Packed:
     """Weights (d_out, d_in), stacked, in oneDNN's layout, and the state in which they were copied."""
 
-    def __init__(self, layout: Tensor, bias: Tensor | None, sources: Sequence[Tensor]):
+    def __init__(self, layout: Tensor, bias: Tensor | None, places: Sequence["Place"]):
+        """places: where the weights and biases that were copied are kept."""
         self.layout, self.bias = layout, bias
-        self._state = [_state(source) for source in sources]
+        self._states = [
+            (table, key, p, p._version, p.data_ptr(), p.dtype) for table, key in places if (p := table[key]) is not None
+        ]
 
     @classmethod
-    def of(cls, *maps: nn.Module) -> "Packed | None":
+    def of(cls, *maps: "Linear | Tied") -> "Packed | None":
         """The maps' weights and biases prepared, or None where oneDNN cannot serve them."""
-        weights, biases = _sources(maps, "weight"), _sources(maps, "bias")
+        weights: list[Tensor] = [m.weight for m in maps]
+        biases: list[Tensor] = [m.bias for m in maps if m.bias is not None]
         if not all(map(_servable, weights)):
             return None
         with torch.no_grad():
             layout = torch.ops.mkldnn._reorder_linear_weight(torch.cat(weights), None)
             bias = torch.cat(biases) if biases else None
-        return cls(layout, bias, weights + biases)
+        return cls(layout, bias, [place for m in maps for place in m.places()])
 
-    def fits(self, *maps: nn.Module) -> bool:
-        """Whether the maps' weights and biases are still those that were copied."""
-        return self._state == [_state(source) for source in _sources(maps, "weight") + _sources(maps, "bias")]
+    def usable(self) -> bool:
+        """Whether no gradient is wanted, and nothing has changed since: no optimizer step, load, move or conversion."""
+        if torch.is_grad_enabled():
+            return False
+        for table, key, parameter, version, address, dtype in self._states:
+            if table[key] is not parameter or parameter._version != version:
+                return False
+            if parameter.data_ptr() != address or parameter.dtype is not dtype:
+                return False
+        return True
 
     def __call__(self, x: Tensor) -> Tensor:
         """(…, d_in) -> (…, d_out)"""
@@ -42,7 +53,10 @@ class Packed:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copied model has weights of its own, for which nothing is prepared."""
-        return
+
+
+# A table of parameters and a name in it. (Read there, one costs a tenth of what it costs as a module's attribute.)
+Place = tuple[Mapping[str, Tensor | None], str]
 
 
 class Linear(nn.Linear):
@@ -50,20 +64,16 @@ class Linear(nn.Linear):
 
     def __init__(self, d_in: int, d_out: int, bias: bool = False):
         super().__init__(d_in, d_out, bias=bias)
-        self._packed: Packed | None = None
-
-    def pack(self) -> None:
-        """Prepare for inference: keep a copy of the weight in oneDNN's layout (CPU only; elsewhere nothing changes)."""
-        self._packed = _renewed(self._packed, self)
-
-    def unpack(self) -> None:
-        """Forget the prepared copy."""
-        self._packed = None
+        self.packed: Packed | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._packed is not None and _usable(self._packed, self):
-            return self._packed(x)
+        if self.packed is not None and self.packed.usable():
+            return self.packed(x)
         return F.linear(x, self.weight, self.bias)
+
+    def places(self) -> list[Place]:
+        """Where its parameters are kept."""
+        return [(self._parameters, key) for key in ("weight", "bias") if self._parameters[key] is not None]
 
 
 class Tied(nn.Module):
@@ -73,24 +83,20 @@ class Tied(nn.Module):
         super().__init__()
         self._owner = (owner,)  # in a tuple: not registered, so the weight is listed and saved once
         self.bias = nn.Parameter(torch.zeros(owner.num_embeddings)) if bias else None
-        self._packed: Packed | None = None
+        self.packed: Packed | None = None
 
     @property
     def weight(self) -> Tensor:
         return self._owner[0].weight
 
-    def pack(self) -> None:
-        """Prepare for inference, as Linear.pack."""
-        self._packed = _renewed(self._packed, self)
-
-    def unpack(self) -> None:
-        """Forget the prepared copy."""
-        self._packed = None
-
     def forward(self, x: Tensor) -> Tensor:
-        if self._packed is not None and _usable(self._packed, self):
-            return self._packed(x)
+        if self.packed is not None and self.packed.usable():
+            return self.packed(x)
         return F.linear(x, self.weight, self.bias)
+
+    def places(self) -> list[Place]:
+        """Where its parameters are kept."""
+        return [(self._owner[0]._parameters, "weight"), *([] if self.bias is None else [(self._parameters, "bias")])]
 
 
 class SideBySide:
@@ -99,67 +105,45 @@ class SideBySide:
     def __init__(self, *maps: Linear):
         self.maps = maps
         self.widths = [m.out_features for m in maps]
-        self._packed: Packed | None = None
-
-    def pack(self) -> None:
-        """Prepare for inference: one packed weight for all maps."""
-        self._packed = _renewed(self._packed, *self.maps)
-
-    def unpack(self) -> None:
-        """Forget the prepared copy."""
-        self._packed = None
+        self.packed: Packed | None = None
 
     def __call__(self, x: Tensor) -> Sequence[Tensor]:
         """(…, d_in) -> one (…, d_out) per map."""
-        if self._packed is not None and _usable(self._packed, *self.maps):
-            return self._packed(x).split(self.widths, dim=-1)
+        if self.packed is not None and self.packed.usable():
+            return self.packed(x).split_with_sizes(self.widths, -1)
         return [m(x) for m in self.maps]
 
 
 def pack(model: nn.Module) -> None:
-    """Prepare every linear map below `model` for inference; what is prepared already and unchanged stays as it is."""
-    _each(model, "pack")
+    """Prepare every linear map below `model` for inference on a CPU (elsewhere nothing changes).
+
+    The prepared copies take as much memory as the weights. What is prepared already and unchanged stays as it is.
+    """
+    for holder, maps in _holders(model):
+        if holder.packed is None or not _fresh(holder.packed):
+            holder.packed = Packed.of(*maps)
 
 
 def unpack(model: nn.Module) -> None:
     """Forget all prepared copies below `model`."""
-    _each(model, "unpack")
+    for holder, _ in _holders(model):
+        holder.packed = None
 
 
-def _each(model: nn.Module, what: str) -> None:
-    together: set[int] = set()
-    for module in model.modules():
-        for value in vars(module).values():
-            if isinstance(value, SideBySide):
-                getattr(value, what)()
-                together.update(id(m) for m in value.maps)
+def _holders(model: nn.Module) -> Iterator[tuple["Linear | Tied | SideBySide", Sequence["Linear | Tied"]]]:
+    """What holds a prepared copy, and of which maps; maps that stand side by side have theirs together."""
+    beside = [value for m in model.modules() for value in vars(m).values() if isinstance(value, SideBySide)]
+    together = {id(m) for group in beside for m in group.maps}
+    for group in beside:
+        yield group, group.maps
     for module in model.modules():
         if isinstance(module, (Linear, Tied)) and id(module) not in together:
-            getattr(module, what)()
+            yield module, (module,)
 
 
-def _renewed(packed: Packed | None, *maps: nn.Module) -> Packed | None:
-    return packed if packed is not None and packed.fits(*maps) else Packed.of(*maps)
-
-
-def _usable(packed: Packed, *maps: nn.Module) -> bool:
-    """A prepared copy carries no gradient, and serves only the weights that it was made of."""
-    return not torch.is_grad_enabled() and packed.fits(*maps)
-
-
-def _sources(maps: Sequence[nn.Module], name: str) -> list[Tensor]:
-    """The maps' weights or biases; read from the registry, because an attribute of a module costs ten times as much."""
-    found = []
-    for m in maps:
-        tensor = m.weight if name == "weight" and isinstance(m, Tied) else m._parameters.get(name)
-        if tensor is not None:
-            found.append(tensor)
-    return found
-
-
-def _state(tensor: Tensor) -> tuple[int, int, torch.dtype]:
-    """Changes with every optimizer step, load, move or conversion."""
-    return tensor._version, tensor.data_ptr(), tensor.dtype
+def _fresh(packed: Packed) -> bool:
+    with torch.no_grad():
+        return packed.usable()
 
 
 def _servable(weight: Tensor) -> bool:

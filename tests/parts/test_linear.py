@@ -103,11 +103,11 @@ def test_a_changed_bias_is_noticed(monkeypatch):
 def test_packing_again_renews_only_what_has_changed():
     model = Pair()
     pack(model)
-    before = (model.both._packed, model.w3._packed)
+    before = (model.both.packed, model.w3.packed)
     nn.init.zeros_(model.w3.weight)
     pack(model)
-    assert model.both._packed is before[0]
-    assert model.w3._packed is not before[1] or not ONEDNN
+    assert model.both.packed is before[0]
+    assert model.w3.packed is not before[1] or not ONEDNN
 
 
 def test_gradients_flow_as_if_nothing_were_packed():
@@ -142,4 +142,4 @@ def test_weights_made_in_inference_mode_are_not_packed():
     with torch.inference_mode():
         model = Pair()
         pack(model)
-    assert model.w3._packed is None
+    assert model.w3.packed is None
