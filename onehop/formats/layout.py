@@ -74,7 +74,11 @@ class Family:
         for text in self.limits(config):
             raise ConfigError(f"{text} {self._way_out()}")
         raw = {"architectures": [self.architecture], "model_type": self.name, **write_keys(self.keys, config)}
-        for leaf, value in lost(config, self.read_config(raw)):
+        try:
+            again = self.read_config(raw)
+        except CheckpointError as error:
+            raise ConfigError(f"this model cannot be written as a {self.title}: {error} {self._way_out()}") from error
+        for leaf, value in lost(config, again):
             raise self._refusal(config, leaf, value)
         return raw
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -152,6 +153,15 @@ def test_one_layer_that_differs_is_named():
         ConfigError, match=r"^attention\.window=4 \(layer 0\) cannot be written as a Hugging Face Llama"
     ):
         write_config(CONFIGS["two kinds of layer"])
+
+
+def test_what_would_not_even_read_back_is_refused_too():
+    """A family whose structure leaves the feed-forward layer open, asked for experts that its keys do not know."""
+    structure = {path: kind for path, kind in LLAMA.structure.items() if not path.startswith("ffn")}
+    with pytest.raises(
+        ConfigError, match=r"^this model cannot be written as a Hugging Face Llama: config\.json, in onehop's"
+    ):
+        replace(LLAMA, structure=structure).write_config(llama(ffn=MOE))
 
 
 def test_an_encoder_is_refused():
