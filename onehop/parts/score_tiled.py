@@ -119,10 +119,10 @@ class _Tiles:
         return self.by_head(x).transpose(1, 2)
 
     def sinks(self, like: Tensor) -> Tensor:
-        """The sink of each row, (B·K, G·t, 1)."""
+        """The sink of each row, (B·K, G·t, 1), in memory of its own: running maxima are changed in place."""
         assert self.rule.sinks is not None
         sinks = self.rule.sinks.detach().to(like.dtype).view(1, -1, 1, 1)
-        return sinks.expand_as(self.by_head(like[..., :1])).reshape(*like.shape[:2], 1)
+        return sinks.expand_as(self.by_head(like[..., :1])).clone().view(*like.shape[:2], 1)
 
 
 def _exp(s: Tensor, *, far: bool) -> Tensor:
