@@ -8,7 +8,7 @@ from onehop.parts.places import Places
 
 
 class Book:
-    """Places of the slots that several layers share. A store is (B, …, slots, D); it is read as (B, slots, …, D)."""
+    """Places of the slots that several layers share. A store is (B, K, slots, D) or (B, slots, D)."""
 
     def __init__(self, batch: int, device: torch.device, *, capacity: int | None, margin: int = 0):
         self.batch, self.device = batch, device
@@ -31,7 +31,7 @@ class Book:
         return self.uniform if self.uniform is not None else int(self.next_at.max())
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A store for one entry: (…, D) -> (B, …, slots, D) of zeros."""
+        """A store of zeros for one entry: (K, D) -> (B, K, slots, D), or (D,) -> (B, slots, D)."""
         return torch.zeros(self.batch, *shape[:-1], self.slots, shape[-1], dtype=dtype, device=self.device)
 
     def start(self, new: Places) -> None:
@@ -39,7 +39,7 @@ class Book:
         self._advance(new)
 
     def write(self, store: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-        """Put (B, T, …, D) into this step's slots -> (the store, what is read (B, S, …, D))."""
+        """Put (B, T, …, D) into this step's slots -> (the store, what is read of it, (B, S, …, D))."""
         raise AssertionError("each kind of book writes by itself")
 
     def check_rollback(self, keep: Tensor) -> None:
@@ -107,8 +107,8 @@ class Growing(Book):
     def write(self, store: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
         while store.size(-2) < self.capacity:
             store = _doubled(store, -2, 0)
-        store[..., self._part, :] = new.movedim(1, -2)
-        return store, store[..., : self.filled, :].movedim(-2, 1)
+        store.narrow(-2, self._part.start, new.size(1)).copy_(new.transpose(1, -2))
+        return store, store.narrow(-2, 0, self.filled).transpose(1, -2)
 
     def rollback(self, keep: Tensor) -> None:
         super().rollback(keep)
@@ -138,8 +138,8 @@ class Fixed(Book):
         self.places = Places(self.at, self.doc)
 
     def write(self, store: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-        store.index_copy_(store.dim() - 2, self._slots, new.movedim(1, -2))
-        return store, store.movedim(-2, 1)
+        store.index_copy_(store.dim() - 2, self._slots, new.transpose(1, -2))
+        return store, store.transpose(1, -2)
 
     def rollback(self, keep: Tensor) -> None:
         super().rollback(keep)
@@ -175,8 +175,8 @@ class Ring(Book):
         self.places = Places(self.at if before is None else torch.cat([before, at], dim=1))
 
     def write(self, store: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-        moved = new.movedim(1, -2)  # (B, …, T, D)
-        read = store.movedim(-2, 1) if new.size(1) == 1 else torch.cat([store, moved], dim=-2).movedim(-2, 1)
+        moved = new.transpose(1, -2)  # (B, K, T, D)
+        read = (store if new.size(1) == 1 else torch.cat([store, moved], dim=-2)).transpose(1, -2)
         index = self._index.view(self.batch, *(1,) * (moved.dim() - 3), -1, 1).expand_as(moved)
         store.scatter_(store.dim() - 2, index, moved)
         return store, read

@@ -48,7 +48,9 @@ class LayerCache:
         """Write the new tokens' entries, each (B, T, …) -> everything that may be read now, the new tokens included."""
         read = {}
         for name, value in new.items():
-            self.stores[name], read[name] = self.book.write(self.stores[name], value.detach().to(self.dtype))
+            value = value.detach() if value.requires_grad else value
+            value = value if value.dtype is self.dtype else value.to(self.dtype)
+            self.stores[name], read[name] = self.book.write(self.stores[name], value)
         return Keys(read["k"], read["v"], self.book.places)
 
     @property

@@ -63,16 +63,16 @@ class Rope(PositionScheme):
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Vectors (B, T, H, D) turned by angles (B, T, width/2) -> (B, T, H, D); computed in cos's dtype."""
         cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)  # (B, T, 1, width/2)
-        a, b, *rest = x.split(self._split(x), dim=-1)
-        turned = [(a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype)]
-        return torch.cat([*turned, *rest], dim=-1)
+        half = self.width // 2
+        wide = x.to(cos.dtype)
+        a, b = wide[..., :half], wide[..., half : self.width]
+        turned = [torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)]
+        if self.width < x.size(-1):
+            turned.append(wide[..., self.width :])
+        return torch.cat(turned, dim=-1).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"width={self.width}, theta={self.cfg.theta:g}, scaling={self.cfg.scaling and self.cfg.scaling.kind}"
-
-    def _split(self, x: Tensor) -> list[int]:
-        half, rest = self.width // 2, x.size(-1) - self.width
-        return [half, half, rest] if rest else [half, half]
 
     def _stretched(self, plain: Tensor, length: Tensor | None) -> Tensor:
         if self._stretch is None:

@@ -34,7 +34,13 @@ class PositionScheme(nn.Module):
         if not self.turns:
             return q, k
         cos, sin = step.angles(self, step.places, q)
-        return self.rotate(q, cos, sin), k if self.at_read else self.rotate(k, cos, sin)
+        if self.at_read:
+            return self.rotate(q, cos, sin), k
+        if q.size(1) == 1:  # for one token, copying q and k together costs less than turning each by itself
+            both = self.rotate(torch.cat([q, k], dim=2), cos, sin)  # (B, 1, H + K, D)
+            q, k = both.split_with_sizes([q.size(2), k.size(2)], 2)
+            return q, k
+        return self.rotate(q, cos, sin), self.rotate(k, cos, sin)
 
     def turn_read(self, keys: Keys, step: "Step") -> Keys:
         """Keys as they come out of the cache, placed."""

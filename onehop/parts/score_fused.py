@@ -67,11 +67,14 @@ def _by_group(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
     Holds where the queries of a group share their mask rows: no mask at all, or one query, mask (1 | B, 1 | H, 1, S).
     """
     (b, t, h, d), n_kv = q.shape, k.size(2)
-    q = q.view(b, t, n_kv, h // n_kv, d).permute(0, 2, 3, 1, 4).reshape(b, n_kv, -1, d)  # (B, K, G·T, D)
+    if t == 1:
+        q = q.view(b, n_kv, -1, d)  # (B, K, G, D)
+    else:
+        q = q.view(b, t, n_kv, h // n_kv, d).permute(0, 2, 3, 1, 4).reshape(b, n_kv, -1, d)  # (B, K, G·T, D)
     if mask is not None and mask.size(1) > 1:
         mask = mask.squeeze(2).unflatten(1, (n_kv, -1))  # (1 | B, K, G, S)
     y = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, scale=scale)
-    return y.reshape(b, h, t, d).transpose(1, 2)
+    return y.reshape(b, 1, h, d) if t == 1 else y.reshape(b, h, t, d).transpose(1, 2)  # (B, T, H, D)
 
 
 def _widened(x: Tensor, width: int) -> Tensor:
