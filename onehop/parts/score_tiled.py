@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
+from onehop.base.errors import OnehopError
 from onehop.parts.keys import Keys
 from onehop.parts.score_plain import folded, kept, stacked, wide
 from onehop.parts.score_rule import ScoreRule, learned
@@ -179,6 +179,7 @@ def _forward(tiles: _Tiles, q: Tensor, keys: Keys) -> tuple[Tensor, Tensor]:
     """Output (B, T, H, Dv) and log-sum-exp (B, T, H, 1)."""
     q_scaled = wide(q) * tiles.rule.scale
     runs: list[_Rows] = []
+    width = 0 if keys.places.n else keys.dense()[1].size(-1)
     for cols, k_part, v_part in keys.tiles(tiles.tile[1]):
         if not runs:
             n_kv, width = v_part.shape[2:]
@@ -187,8 +188,8 @@ def _forward(tiles: _Tiles, q: Tensor, keys: Keys) -> tuple[Tensor, Tensor]:
         for run in runs:
             if not tiles.sight.is_blank(run.at, cols):
                 run.see(tiles, cols, k, v)
-    y = q.new_empty(*q.shape[:3], width)
-    lse = q_scaled.new_empty(*q.shape[:3], 1)
+    y = q.new_zeros(*q.shape[:3], width)
+    lse = q_scaled.new_full((*q.shape[:3], 1), torch.inf)
     for run in runs:
         part, part_lse = run.end()
         y[:, run.at], lse[:, run.at] = tiles.by_token(part), tiles.by_token(part_lse)
@@ -209,8 +210,11 @@ class _Tiled(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # only under create_graph
+            raise OnehopError(
+                "tiled attention has no second derivative. Use kernel='plain' for gradients of gradients."
+            )
         q, k, v, sinks, *table, y, lse = ctx.saved_tensors
         with torch.autocast(q.device.type, enabled=False):
             back = _Backward(ctx.tiles, dict(zip(ctx.names, table)))
