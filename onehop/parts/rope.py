@@ -1,6 +1,7 @@
 """RoPE: turn q and k by angles proportional to their positions, so that q·k depends on the distance between them."""
 
 from collections.abc import Hashable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,13 +64,10 @@ class Rope(PositionScheme):
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Vectors (B, T, H, D) turned by angles (B, T, width/2) -> (B, T, H, D); computed in cos's dtype."""
         cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)  # (B, T, 1, width/2)
-        half = self.width // 2
-        wide = x.to(cos.dtype)
-        a, b = wide[..., :half], wide[..., half : self.width]
-        turned = [torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)]
-        if self.width < x.size(-1):
-            turned.append(wide[..., self.width :])
-        return torch.cat(turned, dim=-1).to(x.dtype)
+        if torch.is_grad_enabled() and x.requires_grad:
+            turned: Tensor = _Turned.apply(x, cos, sin)
+            return turned
+        return _turn(x, cos, sin)
 
     def extra_repr(self) -> str:
         return f"width={self.width}, theta={self.cfg.theta:g}, scaling={self.cfg.scaling and self.cfg.scaling.kind}"
@@ -78,3 +76,33 @@ class Rope(PositionScheme):
         if self._stretch is None:
             return plain
         return self._stretch.inv_freq(self.cfg.scaling, plain, theta=self.cfg.theta, length=length)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The first dims of x (B, T, H, D) turned by angles (B, T, 1, width/2)."""
+    half = cos.size(-1)
+    wide = x.to(cos.dtype)
+    a, b = wide[..., :half], wide[..., half : 2 * half]
+    turned = [torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)]
+    if 2 * half < x.size(-1):
+        turned.append(wide[..., 2 * half :])
+    return torch.cat(turned, dim=-1).to(x.dtype)
+
+
+class _Turned(torch.autograd.Function):
+    """`_turn`, whose gradient is turned back: one turn, where the gradients of its operations would take three."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return _turn(x, cos, sin)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _Turned.apply(g, cos, -sin), None, None

@@ -6,23 +6,37 @@ has to be laid out for it, (1 | B, 1 | H, T, S); `tiled` needs no such memory.
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from onehop.parts.keys import Keys
+from onehop.parts.score_half import half, wants_half
+from onehop.parts.score_flex import flex, why_not_flex
 from onehop.parts.score_plain import wide
 from onehop.parts.score_rule import ScoreRule, learned
 from onehop.parts.sight import Sight
 
 
+# Keys up to which training in bfloat16 is quicker with this step in float32 on a CPU: PyTorch's backward pass takes three
+# times as long in bfloat16 at 64 tokens, and as long at 256.
+SHORT = 128
+
+
 def fused(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight) -> Tensor:
     """Let q (B, T, H, D) look at `keys` -> (B, T, H, Dv), for the rules of which `why_not_fused` has nothing to say."""
+    if q.is_cuda and (_beyond_sdpa(rule) or (lays_out_mask(q, rule, sight) and why_not_flex(rule, sight) is None)):
+        return flex(q, keys, rule, sight)
     k, v = keys.dense()  # (B, S, K, D), (B, S, K, Dv)
+    if q.dtype == torch.bfloat16 and q.requires_grad and not q.is_cuda and k.size(1) <= SHORT:
+        return fused(q.float(), Keys(k.float(), v.float(), keys.places), rule, sight).to(q.dtype)
     triangle = sight.is_triangle and rule.bias is None and q.size(1) > 1
     mask = None if triangle else _mask(q, rule, sight)
     width = v.size(-1)
     if width != q.size(-1):  # the kernels want one width: zeros change neither scores nor the values' own columns
         q, k, v = (_widened(x, max(width, q.size(-1))) for x in (q, k, v))
+    if wants_half(q, k, v):
+        return half(q, k, v, mask, causal=triangle, scale=rule.scale)[..., :width]
     if not triangle and (mask is None or q.size(1) == 1):
         return _by_group(q, k, v, mask, rule.scale)[..., :width]
     y = F.scaled_dot_product_attention(
@@ -41,10 +55,10 @@ def why_not_fused(q: Tensor, rule: ScoreRule, sight: Sight) -> str | None:
     """What of the rule PyTorch's kernel cannot express; None if it can do all of it."""
     if rule.change is not None:
         return "a score rule of your own is known to the plain kernel only"
-    if rule.softcap is not None:
-        return "PyTorch's fused kernel has no softcap"
-    if rule.sinks is not None:
-        return "PyTorch's fused kernel has no sinks"
+    if q.is_cuda and _beyond_sdpa(rule):
+        return why_not_flex(rule, sight)
+    if _beyond_sdpa(rule):
+        return f"PyTorch's fused kernel has no {'softcap' if rule.softcap is not None else 'sinks'}"
     if rule.drop_key is not None:
         return "PyTorch's fused kernel draws its own dropout, which nobody can repeat"
     if learned(rule.bias):
@@ -52,13 +66,29 @@ def why_not_fused(q: Tensor, rule: ScoreRule, sight: Sight) -> str | None:
     return None
 
 
+def lays_out_mask(q: Tensor, rule: ScoreRule, sight: Sight) -> bool:
+    """Whether `fused` has to lay out a mask or bias of T × S for this rule (one row of it for one query is nothing)."""
+    if q.size(1) == 1:
+        return False
+    return rule.bias is not None or not (sight.is_triangle or sight.is_everything)
+
+
+def _beyond_sdpa(rule: ScoreRule) -> bool:
+    """Whether only generated kernels (a GPU) can express the rule."""
+    return rule.softcap is not None or rule.sinks is not None
+
+
 def _mask(q: Tensor, rule: ScoreRule, sight: Sight) -> Tensor | None:
     """What is added to the scores, (1 | B, 1 | H, T, S): booleans, or numbers, in float32 even beside 16-bit q."""
     sees = None if sight.is_everything else sight.mask
     if rule.bias is None:
         return sees
-    bias = rule.bias(sight.q.at, sight.k.at).to(wide(q).dtype)
-    return bias if sees is None else bias.masked_fill(~sees, -math.inf)
+    key = ("bias", rule.bias, wide(q).dtype)
+    if key not in sight.kept:
+        bias = rule.bias(sight.q.at, sight.k.at).to(wide(q).dtype)
+        sight.kept[key] = bias if sees is None else bias.masked_fill(~sees, -math.inf)
+    mask: Tensor = sight.kept[key]
+    return mask
 
 
 def _by_group(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
