@@ -48,7 +48,8 @@ def test_the_names_of_a_block():
     assert names == [
         "embed", "layers.0.in", "layers.0.attention_norm", "layers.0.attention.k", "layers.0.attention.v",
         "layers.0.attention.q", "layers.0.attention.weights", "layers.0.attention.mixed", "layers.0.attention",
-        "layers.0.mid", "layers.0.ffn_norm", "layers.0.ffn.hidden", "layers.0.ffn", "layers.0.out", "final_norm", "logits",
+        "layers.0.mid", "layers.0.ffn_norm", "layers.0.ffn.hidden", "layers.0.ffn", "layers.0.out", "final_norm",
+        "logits",
     ]  # fmt: skip
 
 
@@ -230,13 +231,16 @@ def test_hooks_are_gone_after_an_error_too():
     [
         ("layers.7.out", None, r"^no activation is called 'layers\.7\.out'\. Did you mean layers\.1\.out\?$"),
         ("*.weight", None, r"^no activation is called '\*\.weight'"),
-        ("*.weights", torch.clone, r"weights can be looked at but not changed: change layers\.0\.attention\.mixed instead"),
-        ("*.mid", torch.clone, r"mid can be looked at but not changed: change layers\.0\.attention instead"),
-        ("embed", lambda x: x[:, :1], r"^embed is torch\.float64 of shape \(2, 7, 16\); its replacement is torch\.float64 of "
-                                      r"\(2, 1, 16\)\. Return one like it\.$"),
-        ("embed", torch.Tensor.float, r"its replacement is torch\.float32"),
+        ("*.weights", torch.clone, r"can be looked at but not changed: change layers\.0\.attention\.mixed instead"),
+        ("*.mid", torch.clone, r"can be looked at but not changed: change layers\.0\.attention instead"),
+        (
+            "embed",
+            lambda x: x[:, :1],
+            r"^embed is torch\.float64 of shape \(2, 7, 16\); its replacement is torch\.float64",
+        ),
+        ("embed", torch.Tensor.float, r"its replacement is torch\.float32 of \(2, 7, 16\)\. Return one like it\.$"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_heard_or_changed_is_refused(pattern, change, text):
     model = small_model(decoder())
     with pytest.raises(RequestError, match=text):
