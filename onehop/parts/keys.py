@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -10,8 +11,12 @@ from onehop.parts.places import Places
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """Keys (B, S, K, D) and values (B, S, K, Dv), held densely. Other holders (paged, int8) offer the same readings."""
+    """Keys (B, S, K, D) and values (B, S, K, Dv), held densely.
 
+    Other holders (paged, int8) offer the same readings; where `dense` has to copy, `whole` is False.
+    """
+
+    whole: ClassVar[bool] = True
     k: Tensor
     v: Tensor
     places: Places

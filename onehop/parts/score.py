@@ -6,17 +6,25 @@ that cannot express a rule hands over to one that can, and `choose` says so.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from onehop.base.choices import Choices
 from onehop.parts.keys import Keys
-from onehop.parts.score_fused import fused, why_not_fused
+from onehop.parts.score_fused import fused, lays_out_mask, why_not_fused
 from onehop.parts.score_plain import plain
 from onehop.parts.score_rule import ScoreRule
 from onehop.parts.score_tiled import tiled, why_not_tiled
 from onehop.parts.sight import Sight
 
 KERNELS = Choices("kernel", {"plain": plain, "tiled": tiled, "fused": fused})
+
+# Scores of one head, T · S, from which tiles are quicker on a CPU: than the definition, and than PyTorch's kernel with a
+# mask or bias laid out for it. The figures are those at which they met, forward and backward, at 8 to 96 heads.
+TILES_BEAT_PLAIN = 64 * 64
+TILES_BEAT_A_MASK = 384 * 384
+# Elsewhere PyTorch's kernel is quicker at any size; tiles take over where the mask alone would need a quarter of a GiB.
+MASK_TOO_LARGE = 2**26
 
 
 @dataclass(frozen=True)
@@ -33,10 +41,37 @@ def score(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, kernel: str =
 
 
 def choose(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, kernel: str = "auto") -> Choice:
-    """The quickest kernel that computes this rule exactly, or the one asked for, unless it cannot."""
-    if kernel == "tiled" and why_not_tiled(rule) is None:
-        return Choice("tiled", "asked for")
+    """The quickest kernel that computes this rule exactly; the one asked for, unless it cannot. Reads no tensor."""
     if kernel == "plain":
         return Choice("plain", "asked for")
-    why_not = why_not_fused(q, rule, sight)
-    return Choice("fused", "PyTorch's kernel computes it all") if why_not is None else Choice("plain", why_not)
+    why_not = {"tiled": why_not_tiled(rule), "fused": why_not_fused(q, rule, sight)}
+    if kernel == "auto":
+        return _quickest(q, keys, rule, sight, why_not)
+    KERNELS.get(kernel)
+    if why_not[kernel] is None:
+        return Choice(kernel, "asked for")
+    other = _quickest(q, keys, rule, sight, why_not)
+    return Choice(other.kernel, f"{kernel} was asked for, but {why_not[kernel]}")
+
+
+def _quickest(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, why_not: dict[str, str | None]) -> Choice:
+    t, s = sight.q.n, sight.k.n
+    if why_not["tiled"] is not None:
+        return Choice("plain", why_not["tiled"])
+    if torch.compiler.is_compiling():  # a loop over tiles would be unrolled, tile by tile
+        return Choice("plain", f"{why_not['fused']}; tiles are not compiled") if why_not["fused"] else _FUSED
+    if not keys.whole:
+        return Choice("tiled", "the keys do not lie in one piece, and would have to be copied whole")
+    if why_not["fused"] is None and not lays_out_mask(q, rule, sight):
+        return _FUSED
+    if why_not["fused"] is not None:
+        if t == 1 or t * s <= TILES_BEAT_PLAIN:
+            return Choice("plain", f"{why_not['fused']}; too few scores for tiles")
+        return Choice("tiled", f"{why_not['fused']}; tiles need no {t} × {s} memory")
+    on_cpu = q.device.type == "cpu"
+    if t * s > TILES_BEAT_A_MASK if on_cpu else t * s * (q.size(2) if rule.bias is not None else 1) > MASK_TOO_LARGE:
+        return Choice("tiled", f"tiles need no {t} × {s} mask, and skip what nobody sees")
+    return Choice("fused", f"a {t} × {s} mask is small enough to lay out for PyTorch's kernel")
+
+
+_FUSED = Choice("fused", "PyTorch's kernel computes all of it")

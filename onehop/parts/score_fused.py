@@ -6,21 +6,15 @@ has to be laid out for it, (1 | B, 1 | H, T, S); `tiled` needs no such memory.
 
 import math
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from onehop.parts.keys import Keys
-from onehop.parts.score_half import half, wants_half
 from onehop.parts.score_flex import flex, why_not_flex
+from onehop.parts.score_half import half, wants_half
 from onehop.parts.score_plain import wide
 from onehop.parts.score_rule import ScoreRule, learned
 from onehop.parts.sight import Sight
-
-
-# Keys up to which training in bfloat16 is quicker with this step in float32 on a CPU: PyTorch's backward pass takes three
-# times as long in bfloat16 at 64 tokens, and as long at 256.
-SHORT = 128
 
 
 def fused(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight) -> Tensor:
@@ -28,8 +22,6 @@ def fused(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight) -> Tensor:
     if q.is_cuda and (_beyond_sdpa(rule) or (lays_out_mask(q, rule, sight) and why_not_flex(rule, sight) is None)):
         return flex(q, keys, rule, sight)
     k, v = keys.dense()  # (B, S, K, D), (B, S, K, Dv)
-    if q.dtype == torch.bfloat16 and q.requires_grad and not q.is_cuda and k.size(1) <= SHORT:
-        return fused(q.float(), Keys(k.float(), v.float(), keys.places), rule, sight).to(q.dtype)
     triangle = sight.is_triangle and rule.bias is None and q.size(1) > 1
     mask = None if triangle else _mask(q, rule, sight)
     width = v.size(-1)

@@ -21,23 +21,28 @@ from onehop.parts.score_plain import folded, kept, stacked, wide
 from onehop.parts.score_rule import ScoreRule, learned
 from onehop.parts.sight import Sight
 
-# Queries and keys of a tile: at 8 heads its scores take 1 MB, so that the passes over them stay in a core's own cache.
-TILE = (128, 256)
 
-
-def tiled(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, tile: tuple[int, int] = TILE) -> Tensor:
+def tiled(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, tile: tuple[int, int] | None = None) -> Tensor:
     """Let q (B, T, H, D) look at `keys` -> (B, T, H, Dv), for the rules of which `why_not_tiled` has nothing to say.
 
     16-bit inputs are computed in float32. Memory beside inputs and outputs: a float32 copy of q and y, and one tile.
     """
     table = learned(rule.bias)
-    tiles = _Tiles(rule, sight, tile, (q.size(0), q.size(2)))
+    b, t, heads, _ = q.shape
+    tiles = _Tiles(rule, sight, tile or tile_for(t, b * heads), (b, heads))
     if torch.is_grad_enabled():
         k, v = keys.dense()
         if table or any(x is not None and x.requires_grad for x in (q, k, v, rule.sinks)):
             out: Tensor = _Tiled.apply(tiles, tuple(table), q, k, v, rule.sinks, *table.values())
             return out
     return _forward(tiles, q, keys)[0]
+
+
+def tile_for(t: int, heads: int) -> tuple[int, int]:
+    """Queries and keys of a tile, for t queries and this many heads in all: the passes over it must stay in a cache."""
+    rows, area = (128, 128 * 256) if heads <= 16 else (64, 64 * 128)
+    rows = min(rows, t) or 1
+    return rows, min(area // rows, 4096)
 
 
 def why_not_tiled(rule: ScoreRule) -> str | None:

@@ -4,9 +4,10 @@ Causal masks: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3. Sliding wind
 section 2. Prefix-LM: Raffel et al. 2019, arXiv:1910.10683, section 3.2.1.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +25,21 @@ class Sees:
     kind: Literal["causal", "prefix", "all"] = "causal"
     window: int | None = None
 
+    def pairs(self, i: Tensor, j: Tensor, i_doc: Tensor | None, j_doc: Tensor | None, prefix: Tensor | None) -> Tensor:
+        """Whether queries at positions `i`, in documents `i_doc`, see keys at `j`: the definition, for any shapes."""
+        sees = (i >= 0) & (j >= 0)
+        if self.kind == "causal" or (self.kind == "prefix" and prefix is None):
+            sees = sees & (j <= i)
+        elif self.kind == "prefix":
+            sees = sees & ((j <= i) | (j < prefix))
+        if self.window is not None:
+            sees = sees & (i - j < self.window)
+            if self.kind == "all":
+                sees = sees & (j - i < self.window)
+        if i_doc is not None and j_doc is not None:
+            sees = sees & (i_doc == j_doc)
+        return sees
+
 
 class Sight:
     """A rule applied to T queries and S keys. Built once per step and distinct rule; all kernels read it.
@@ -34,95 +50,81 @@ class Sight:
     def __init__(self, sees: Sees, q: Places, k: Places, *, prefix: Tensor | None = None):
         self.sees, self.q, self.k = sees, q, k
         self.prefix = prefix  # (B,) length of each row's prefix, in tokens
+        self.kept: dict[Hashable, Any] = {}  # what kernels make of it, once for all layers that share it
 
     @cached_property
     def is_everything(self) -> bool:
         """Whether every query sees every key, as far as is known without reading a tensor."""
-        if not self._plain_runs:
+        if self.q.first is None or self.k.first is None:
             return False
-        first, last = self.q.first, self.q.first + self.q.n - 1  # type: ignore[operator]
-        past = self.sees.kind == "all" or first >= self.k.first + self.k.n - 1  # type: ignore[operator]
-        w = self.sees.window
-        back = w is None or last - self.k.first < w  # type: ignore[operator]
-        ahead = w is None or self.sees.kind != "all" or self.k.first + self.k.n - 1 - first < w  # type: ignore[operator]
-        return past and back and ahead
+        return self._runs_see(self.q.first, self.q.n, self.k.first, self.k.n)
 
     @cached_property
     def is_triangle(self) -> bool:
         """Whether this is the plain causal triangle over as many keys as queries, known without reading a tensor."""
         w = self.sees.window
         return (
-            self._plain_runs
-            and self.sees.kind == "causal"
+            self.q.first is not None
             and (self.q.first, self.q.n) == (self.k.first, self.k.n)
+            and (self.sees.kind == "causal" or (self.sees.kind == "prefix" and self.prefix is None))
             and (w is None or w >= self.q.n)
         )
 
     @cached_property
-    def _plain_runs(self) -> bool:
-        return self.q.first is not None and self.k.first is not None and self.prefix is None
-
-    @cached_property
     def mask(self) -> Tensor:
-        """(B | 1, 1, T, S) bool, True where the query sees the key: the definition."""
-        return self._visible(self.q.at, self.k.at, self.q.doc, self.k.doc)
+        """(B | 1, 1, T, S) bool, True where the query sees the key."""
+        return self._visible(self.q, self.k)
 
     def tile(self, rows: slice, cols: slice) -> Tensor | None:
-        """The mask of some queries and some keys, (B | 1, 1, t, s); None where all is visible."""
-        if self._plain_runs and Sight(self.sees, self.q.cut(rows), self.k.cut(cols)).is_everything:
-            return None
+        """The mask of some queries and some keys, (B | 1, 1, t, s); None where all is known to be visible."""
         q, k = self.q.cut(rows), self.k.cut(cols)
-        return self._visible(q.at, k.at, q.doc, k.doc)
+        if q.first is not None and k.first is not None and self._runs_see(q.first, q.n, k.first, k.n):
+            return None
+        return self._visible(q, k)
 
     def is_blank(self, rows: slice, cols: slice) -> bool:
         """Whether no query of `rows` sees a key of `cols` (may say no where it would have to look closer)."""
-        (q_low, q_high), (k_low, k_high) = self._range("q", rows), self._range("k", cols)
+        (q_low, q_high), (k_low, k_high) = self._range(self.q, rows), self._range(self.k, cols)
         if q_high < 0 or k_high < 0:
             return True  # nothing but empty slots
-        if self.sees.kind == "causal" and k_low > q_high:
+        past_only = self.sees.kind == "causal" or (self.sees.kind == "prefix" and self.prefix is None)
+        if past_only and k_low > q_high:
             return True
         w = self.sees.window
         if w is not None and (q_low - k_high >= w or (self.sees.kind == "all" and k_low - q_high >= w)):
             return True
-        return self._other_documents(rows, cols)
-
-    def _other_documents(self, rows: slice, cols: slice) -> bool:
         if self.q.doc is None or self.k.doc is None:
             return False
-        (q_low, q_high), (k_low, k_high) = self._range("q_doc", rows), self._range("k_doc", cols)
+        (q_low, q_high), (k_low, k_high) = self._range(self.q, rows, doc=True), self._range(self.k, cols, doc=True)
         return q_high < k_low or k_high < q_low
 
-    def _visible(self, q_at: Tensor, k_at: Tensor, q_doc: Tensor | None, k_doc: Tensor | None) -> Tensor:
-        i, j = q_at.unsqueeze(-1), k_at.unsqueeze(-2)  # (B, T, 1), (B, 1, S)
-        sees = (i >= 0) & (j >= 0)  # (B, T, S)
-        if self.sees.kind == "causal":
-            sees = sees & (j <= i)
-        elif self.sees.kind == "prefix":
-            past = j <= i
-            sees = sees & (past if self.prefix is None else past | (j < self.prefix.view(-1, 1, 1)))
-        if self.sees.window is not None:
-            near = i - j < self.sees.window
-            sees = sees & (near & (j - i < self.sees.window) if self.sees.kind == "all" else near)
-        if q_doc is not None and k_doc is not None:
-            sees = sees & (q_doc.unsqueeze(-1) == k_doc.unsqueeze(-2))
-        return sees.unsqueeze(1)  # (B, 1, T, S)
+    def _runs_see(self, q_first: int, n_q: int, k_first: int, n_k: int) -> bool:
+        """Whether all of a run of queries see all of a run of keys (a prefix is not looked at: only the past is)."""
+        q_last, k_last, w = q_first + n_q - 1, k_first + n_k - 1, self.sees.window
+        if min(q_first, k_first) < 0 or (self.sees.kind != "all" and k_last > q_first):
+            return False
+        return w is None or (q_last - k_first < w and (self.sees.kind != "all" or k_last - q_first < w))
 
-    def _range(self, which: str, part: slice) -> tuple[int, int]:
-        """Lowest and highest value in a slice of columns, empty slots left out; (0, -1) if all are empty."""
-        places = self.q if which[0] == "q" else self.k
-        if places.first is not None and "doc" not in which:
-            stop = min(part.stop, places.n)
-            return places.first + part.start, places.first + stop - 1
-        key = (which, part.start, part.stop)
+    def _visible(self, q: Places, k: Places) -> Tensor:
+        i, j = q.at.unsqueeze(-1), k.at.unsqueeze(-2)  # (B, T, 1), (B, 1, S)
+        i_doc = None if q.doc is None else q.doc.unsqueeze(-1)
+        j_doc = None if k.doc is None else k.doc.unsqueeze(-2)
+        prefix = None if self.prefix is None else self.prefix.view(-1, 1, 1)
+        return self.sees.pairs(i, j, i_doc, j_doc, prefix).unsqueeze(1)  # (B, 1, T, S)
+
+    def _range(self, places: Places, part: slice, *, doc: bool = False) -> tuple[int, int]:
+        """Lowest and highest position or document id among some slots, without empty ones; (0, -1) if all are."""
+        if places.first is not None and not doc:
+            return places.first + part.start, places.first + min(part.stop, places.n) - 1
+        key = (places is self.q, doc, part.start, part.stop)
         if key not in self._ranges:
-            at = places.at[:, part]
-            value = places.doc[:, part] if "doc" in which and places.doc is not None else at
-            real = at >= 0
-            low = torch.where(real, value, torch.iinfo(value.dtype).max).amin()
-            high = torch.where(real, value, torch.full_like(value, -1)).amax()
-            self._ranges[key] = (int(low), int(high)) if int(high) >= 0 else (0, -1)
+            at, value = places.at[:, part], (places.doc if doc and places.doc is not None else places.at)[:, part]
+            low = torch.where(at >= 0, value, torch.iinfo(value.dtype).max).amin()
+            high = torch.where(at >= 0, value, torch.iinfo(value.dtype).min).amax()
+            empty = int(at.amax()) < 0
+            self._ranges[key] = (0, -1) if empty else (int(low), int(high))
         return self._ranges[key]
 
     @cached_property
-    def _ranges(self) -> dict[tuple[str, int, int], tuple[int, int]]:
+    def _ranges(self) -> dict[tuple[bool, bool, int, int], tuple[int, int]]:
         return {}
