@@ -1,6 +1,6 @@
 """The public face: a model with its tokenizer, its defaults and its engine."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -133,7 +133,7 @@ class LanguageModel:
         """The log-probability of a continuation after a context; see `scoring.score`."""
         return scoring.score(self, context, continuation)
 
-    def evaluate(self, texts: Sequence[Prompt], *, stride: int | None = None) -> scoring.Evaluation:
+    def evaluate(self, texts: Iterable[Prompt], *, stride: int | None = None) -> scoring.Evaluation:
         """Loss, perplexity and bits per byte of texts; see `scoring.evaluate`."""
         return scoring.evaluate(self, texts, stride=stride)
 

@@ -1,7 +1,7 @@
 """How likely a model finds given text: log-probabilities, loss, perplexity, bits per byte."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from onehop.base.errors import DataError, RequestError
+from onehop.generate.engine import left_padded
 from onehop.generate.sample import wide
 from onehop.parts.linear import pack
 
 if TYPE_CHECKING:
     from onehop.lm.language_model import LanguageModel, Prompt
 
-ROWS = 8192  # tokens that are read at once
+READ_AT_ONCE = 8192  # tokens
 HEAD_ROWS = 1024  # positions whose logits are in memory at once
 
 
@@ -85,7 +86,7 @@ def score(lm: "LanguageModel", context: "Prompt", continuation: "Prompt") -> Sco
     return _scores(lm, torch.tensor([text[:-1]], device=lm.model.embed.tokens.weight.device), after)
 
 
-def evaluate(lm: "LanguageModel", texts: "Sequence[Prompt]", *, stride: int | None = None) -> Evaluation:
+def evaluate(lm: "LanguageModel", texts: "Iterable[Prompt]", *, stride: int | None = None) -> Evaluation:
     """Mean loss over texts (or token ids), each read by itself from its begin token.
 
     A text longer than the context is read in windows of the context's length that move on by `stride` tokens (none:
@@ -101,25 +102,15 @@ def evaluate(lm: "LanguageModel", texts: "Sequence[Prompt]", *, stride: int | No
         raise RequestError(f"stride={stride} must be between 1 and this model's context of {context}")
     if lm.prepare:
         pack(lm.model)
-    total, n_tokens, n_bytes, with_bytes = [], 0, 0, lm.tokenizer is not None
-    for text in texts:
-        ids = _begun(lm, text)
-        _check_ids(lm, ids)
-        n_bytes += _scored_bytes(lm, text, ids) if with_bytes else 0
-        for logprobs in _windows(lm, ids, context=context, stride=stride):
-            total.append(-float(logprobs.sum(dtype=torch.float64)))
-            n_tokens += logprobs.numel()
+    losses, n_tokens, n_bytes = [], 0, 0
+    for batch in _batches(_windows(lm, texts, context=context, stride=stride)):
+        losses.append(_loss(lm, batch))
+        n_tokens += sum(window.n_scored for window in batch)
+        n_bytes += sum(window.n_bytes for window in batch)
     if not n_tokens:
         raise DataError("no token to score: the texts are empty, or hold one token each. Give longer texts.")
-    return Evaluation(math.fsum(total) / n_tokens, n_tokens, n_bytes if with_bytes else None, _how(lm, context, stride))
-
-
-def logprobs_of(lm: "LanguageModel", tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Raw log-probabilities of targets (B, T) after tokens (B, T), and the likeliest ids; full logits never exist."""
-    n_ids = lm.limits.n_ids
-    with torch.inference_mode():
-        hidden = lm.model.states(tokens, kernel=lm.kernel).hidden  # (B, T, C)
-        return _read_off(lm, hidden, targets, n_ids)
+    n_known = None if lm.tokenizer is None else n_bytes
+    return Evaluation(math.fsum(losses) / n_tokens, n_tokens, n_known, _how(lm, context, stride))
 
 
 def _read_off(lm: "LanguageModel", hidden: Tensor, targets: Tensor, n_ids: int) -> tuple[Tensor, Tensor]:
@@ -178,26 +169,58 @@ def _begun(lm: "LanguageModel", text: "Prompt") -> list[int]:
     return ids if start is None or ids[:1] == [start] else [start, *ids]
 
 
+@dataclass(frozen=True)
+class _Window:
+    """A stretch of a text: what is read, and how many of its last targets are scored here."""
+
+    ids: list[int]  # the last one is a target only
+    n_scored: int
+    n_bytes: int  # of the whole text, counted with its first window
+
+
+def _windows(lm: "LanguageModel", texts: "Iterable[Prompt]", *, context: int, stride: int) -> Iterator[_Window]:
+    for text in texts:
+        ids = _begun(lm, text)
+        _check_ids(lm, ids)
+        n_bytes, done = _scored_bytes(lm, text, ids), 1
+        for start in range(0, len(ids), stride):
+            if done >= len(ids):
+                break
+            part = ids[start : start + context + 1]
+            yield _Window(part, start + len(part) - done, n_bytes)
+            n_bytes, done = 0, start + len(part)
+
+
+def _batches(windows: Iterable[_Window]) -> Iterator[list[_Window]]:
+    """Windows that are read at once."""
+    batch: list[_Window] = []
+    for window in windows:
+        if batch and (len(batch) + 1) * max(len(w.ids) for w in [*batch, window]) > READ_AT_ONCE:
+            yield batch
+            batch = []
+        batch.append(window)
+    if batch:
+        yield batch
+
+
+def _loss(lm: "LanguageModel", batch: list[_Window]) -> float:
+    """The summed loss of what a batch scores."""
+    device = lm.model.embed.tokens.weight.device
+    tokens, at = left_padded([window.ids[:-1] for window in batch], device)
+    targets, _ = left_padded([window.ids[1:] for window in batch], device)
+    with torch.inference_mode():
+        hidden = lm.model.states(tokens, at=at, kernel=lm.kernel).hidden  # (B, T, C)
+        found, _ = _read_off(lm, hidden, targets, lm.limits.n_ids)
+    return -math.fsum(float(row[-w.n_scored :].sum(dtype=torch.float64)) for row, w in zip(found, batch))
+
+
 def _scored_bytes(lm: "LanguageModel", text: "Prompt", ids: list[int]) -> int:
-    """UTF-8 bytes of what is scored."""
-    assert lm.tokenizer is not None
-    if not isinstance(text, str):
-        text = lm.tokenizer.decode(text)
-    unscored = 0 if lm.start_id is not None else len(lm.tokenizer.token_bytes(ids[0])) if ids else 0
+    """UTF-8 bytes of what is scored; the first token's do not count where it is not."""
+    if lm.tokenizer is None or not ids:
+        return 0
+    text = text if isinstance(text, str) else lm.tokenizer.decode(text)
+    unscored = 0 if lm.start_id is not None else len(lm.tokenizer.token_bytes(ids[0]))
     return len(text.encode("utf-8", errors="replace")) - unscored
-
-
-def _windows(lm: "LanguageModel", ids: list[int], *, context: int, stride: int) -> Iterator[Tensor]:
-    """The log-probabilities of each window's newly scored tokens."""
-    device, done = lm.model.embed.tokens.weight.device, 1
-    for start in range(0, max(len(ids) - 1, 0), stride):
-        if done >= len(ids):
-            return
-        part = torch.tensor([ids[start : start + context + 1]], device=device)  # the last one is a target only
-        found, _ = logprobs_of(lm, part[:, :-1], part[:, 1:])
-        new = found[:, done - start - 1 :]
-        done = start + part.size(1)
-        yield new
 
 
 def _check_ids(lm: "LanguageModel", ids: Sequence[int]) -> None:
