@@ -19,8 +19,8 @@ from onehop.parts.sight import Sight
 
 KERNELS = Choices("kernel", {"plain": plain, "tiled": tiled, "fused": fused})
 
-# Scores of one head, T · S, from which tiles are quicker on a CPU: than the definition, and than PyTorch's kernel with a
-# mask or bias laid out for it. The figures are those at which they met, forward and backward, at 8 to 96 heads.
+# Scores of one head, T · S, from which tiles are quicker on a CPU: than the definition, and than PyTorch's kernel with
+# a mask or bias laid out for it. At these they met, forward and backward, with 8 to 96 heads in all.
 TILES_BEAT_PLAIN = 64 * 64
 TILES_BEAT_A_MASK = 384 * 384
 # Elsewhere PyTorch's kernel is quicker at any size; tiles take over where the mask alone would need a quarter of a GiB.

@@ -25,13 +25,14 @@ class Sees:
     kind: Literal["causal", "prefix", "all"] = "causal"
     window: int | None = None
 
-    def pairs(self, i: Tensor, j: Tensor, i_doc: Tensor | None, j_doc: Tensor | None, prefix: Tensor | None) -> Tensor:
+    def pairs(
+        self, i: Tensor, j: Tensor, *, i_doc: Tensor | None, j_doc: Tensor | None, prefix: Tensor | None
+    ) -> Tensor:
         """Whether queries at positions `i`, in documents `i_doc`, see keys at `j`: the definition, for any shapes."""
         sees = (i >= 0) & (j >= 0)
-        if self.kind == "causal" or (self.kind == "prefix" and prefix is None):
-            sees = sees & (j <= i)
-        elif self.kind == "prefix":
-            sees = sees & ((j <= i) | (j < prefix))
+        if self.kind != "all":
+            past = j <= i
+            sees = sees & (past if self.kind == "causal" or prefix is None else past | (j < prefix))
         if self.window is not None:
             sees = sees & (i - j < self.window)
             if self.kind == "all":
@@ -110,7 +111,7 @@ class Sight:
         i_doc = None if q.doc is None else q.doc.unsqueeze(-1)
         j_doc = None if k.doc is None else k.doc.unsqueeze(-2)
         prefix = None if self.prefix is None else self.prefix.view(-1, 1, 1)
-        return self.sees.pairs(i, j, i_doc, j_doc, prefix).unsqueeze(1)  # (B, 1, T, S)
+        return self.sees.pairs(i, j, i_doc=i_doc, j_doc=j_doc, prefix=prefix).unsqueeze(1)  # (B, 1, T, S)
 
     def _range(self, places: Places, part: slice, *, doc: bool = False) -> tuple[int, int]:
         """Lowest and highest position or document id among some slots, without empty ones; (0, -1) if all are."""
