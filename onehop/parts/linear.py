@@ -60,6 +60,7 @@ class Packed:
 
 # A table of parameters and a name in it. (Read there, one costs a tenth of what it costs as a module's attribute.)
 Place = tuple[Mapping[str, Tensor | None], str]
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x, W, b -> x · Wᵀ + b
 
 
 class Linear(nn.Linear):
@@ -121,13 +122,11 @@ class SideBySide:
         if self.packed is not None and self.packed.usable():
             return self.packed(x).split_with_sizes(self.widths, -1)
         if torch.is_grad_enabled() and x.device.type == "cpu" and not any(map(_hooked, self.maps)):
-            biases = [m.bias for m in self.maps if m.bias is not None]
-            weight, bias = torch.cat([m.weight for m in self.maps]), torch.cat(biases) if biases else None
-            return self.product(x, weight, bias).split_with_sizes(self.widths, -1)
+            weights: list[Tensor] = [m.weight for m in self.maps]
+            biases: list[Tensor] = [m.bias for m in self.maps if m.bias is not None]
+            bias = torch.cat(biases) if biases else None
+            return self.product(x, torch.cat(weights), bias).split_with_sizes(self.widths, -1)
         return [m(x) for m in self.maps]
-
-
-Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def multiply_by(model: nn.Module, product: Product) -> None:

@@ -83,10 +83,10 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = cos.size(-1)
     wide = x.to(cos.dtype)
     a, b = wide[..., :half], wide[..., half : 2 * half]
-    turned = [torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)]
+    turned = [torch.addcmul(a * cos, b, sin, value=-1).to(x.dtype), torch.addcmul(b * cos, a, sin).to(x.dtype)]
     if 2 * half < x.size(-1):
-        turned.append(wide[..., 2 * half :])
-    return torch.cat(turned, dim=-1).to(x.dtype)
+        turned.append(x[..., 2 * half :])
+    return torch.cat(turned, dim=-1)
 
 
 class _Turned(torch.autograd.Function):

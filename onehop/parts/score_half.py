@@ -1,11 +1,10 @@
 """Training 16-bit attention on a CPU: PyTorch's fused kernel forward, a few dense products for its gradient.
 
-PyTorch's own gradient of the fused kernel takes four to eight times as long in 16 bits as in float32 there. The gradient
-is that of softmax(Q·Kᵀ)·V (FlashAttention, Dao et al. 2022, arXiv:2205.14135, appendix B.2), for a run of queries at a
-time: beside inputs and outputs it holds the weights of one run only.
+PyTorch's own gradient of that kernel takes up to eight times as long in 16 bits as in float32 there. This one is the
+gradient of softmax(Q·Kᵀ)·V (FlashAttention, Dao et al. 2022, arXiv:2205.14135, appendix B.2) as a few products, for a
+run of queries at a time: beside inputs and outputs it holds the weights of one run only.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -93,7 +92,7 @@ def _gradients(
 
 
 def _hide(w: Tensor, rows: slice, *, mask: Tensor | None, causal: bool) -> None:
-    """Lower the scores (B, H, t, n) of keys that are not seen, in place; not to -inf, so that rows without keys work."""
+    """Lower the scores (B, H, t, n) of keys that are not seen, in place; not to -inf: empty rows would be NaN."""
     lowest = torch.finfo(w.dtype).min
     if mask is not None:
         w.masked_fill_(~mask[..., rows, :], lowest)
