@@ -1,6 +1,7 @@
 """One product per expert over the tokens that visit it: no token is dropped and none is padded."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,10 +34,13 @@ def grouped_linear(x: Tensor, w: Tensor, ends: Tensor, bias: Tensor | None = Non
     x, w, bias = _as_autocast(x, w, bias)
     if not _fits_grouped_mm(x, w):
         return plain_grouped_linear(x, w, ends, bias)
-    y = F.grouped_mm(x, w.transpose(1, 2), offs=ends)  # (M, out)
+    y = _grouped_mm(x, w.transpose(1, 2), ends)  # (M, out)
+    if y.requires_grad:
+        y = _DenseGradient.apply(y)
     return y if bias is None else y + _per_row(bias, ends, x.size(0))
 
 
+@torch.compiler.disable
 def plain_grouped_linear(x: Tensor, w: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:
     """The definition: a loop over the experts that are visited."""
     experts, biases = w.unbind(), [None] * w.size(0) if bias is None else bias.unbind()
@@ -48,6 +52,18 @@ def plain_grouped_linear(x: Tensor, w: Tensor, ends: Tensor, bias: Tensor | None
     return torch.cat(out) if out else F.linear(x, experts[0], biases[0])  # (0, out), with a gradient
 
 
+class _DenseGradient(torch.autograd.Function):
+    """The identity, whose gradient is laid out densely: F.grouped_mm refuses that of a plain sum, one number."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g.contiguous()
+
+
 def _as_autocast(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Cast as autocast casts a linear map's operands; it does not know F.grouped_mm."""
     device = x.device.type
@@ -55,6 +71,18 @@ def _as_autocast(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[Tensor, Ten
         return x, w, bias
     dtype = torch.get_autocast_dtype(device)
     return x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
+
+
+def _grouped_mm(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
+    """F.grouped_mm, which the compiler can trace in bf16 only; in another dtype it stays outside the compiled graph."""
+    if torch.compiler.is_compiling() and x.dtype != torch.bfloat16:
+        return _eager_grouped_mm(x, w, ends)
+    return F.grouped_mm(x, w, offs=ends)
+
+
+@torch.compiler.disable
+def _eager_grouped_mm(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
+    return F.grouped_mm(x, w, offs=ends)
 
 
 def _fits_grouped_mm(x: Tensor, w: Tensor) -> bool:
