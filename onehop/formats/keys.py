@@ -213,7 +213,7 @@ def read_keys(table: Sequence[KeyRow], raw: Json, *, title: str) -> Json:
     for key, value in raw.items():
         if key not in known and value is not None:
             raise CheckpointError(
-                f"config.json: {key}={_short(value)} is unknown in a {title} and could change its numbers. "
+                f"config.json: {plain(key)}={_short(value)} is unknown in a {title} and could change its numbers. "
                 f"{_hint(key, known)}"
             )
     found: Json = {}
@@ -269,6 +269,11 @@ def number(key: str, value: Any, *, above: float = 0) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < math.inf:
         raise CheckpointError(f"config.json: {key}={_short(value)} should be a number above {above}.")
     return value
+
+
+def plain(key: str) -> str:
+    """A key as it can be shown in one line."""
+    return key if key.isprintable() and len(key) <= 60 else _short(key)
 
 
 def _short(value: Any) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from onehop.base.errors import CheckpointError
 from onehop.config.model import ModelConfig
 from onehop.config.position import DynamicScaling, NTKScaling, RopeConfig
-from onehop.formats.keys import Json, number
+from onehop.formats.keys import Json, number, plain
 
 LENGTH = "max_position_embeddings"
 ORIGINAL = "original_max_position_embeddings"
@@ -157,7 +157,7 @@ def _check(table: Json) -> None:
     for key in table:
         if key not in FIELDS[kind] and key not in IGNORED:
             raise CheckpointError(
-                f"config.json: {key}={table[key]!r} is unknown for rotary scaling {kind!r} and could change them."
+                f"config.json: {plain(key)}={table[key]!r} is unknown for rotary scaling {kind!r} and could change them."
             )
     for key in NEEDED.get(kind, ()):
         if key not in table:
