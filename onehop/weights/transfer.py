@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from onehop.base.errors import CheckpointError
+from onehop.base.errors import CheckpointError, ConfigError
 from onehop.formats.table import Claim, Matched
 from onehop.model.build import torch_dtype
 from onehop.model.transformer import Transformer
@@ -26,6 +26,7 @@ def fill(
     dtype None: the file's own. Each tensor is read straight into its final place: the peak is the model and one tensor.
     Shapes are compared with the headers before anything is read.
     """
+    check_device(device)
     check_shapes(model, tensors, matched.claims)
     check_twins(tensors, matched.twins)
     to = tensors.dtype() if dtype is None else torch_dtype(dtype)
@@ -57,6 +58,15 @@ def dump(
         theirs = OPS.get(claim.op).save([weights[name] for name in claim.ours], claim.sizes)
         for name, tensor in zip(claim.theirs, theirs, strict=True):
             yield name, tensor.detach() if dtype is None else tensor.detach().to(dtype)
+
+
+def check_device(device: torch.device | str) -> None:
+    """Raises ConfigError for a device that this machine or this build of torch does not have."""
+    try:
+        torch.empty(1, device=device).cpu()
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise ConfigError(f"device={str(device)!r} cannot be used here: {reason}. Use cpu.") from error
 
 
 def check_shapes(model: Transformer, tensors: TensorFiles, claims: Sequence[Claim]) -> None:

@@ -36,6 +36,13 @@ def test_an_unknown_dtype_is_refused(tmp_path):
         open_model(write_golden(tmp_path), dtype="float17")
 
 
+@pytest.mark.parametrize("device", ["gpu", "cuda:97", "meta"])
+def test_a_device_that_is_not_there_is_refused_in_one_line(tmp_path, device):
+    with pytest.raises(ConfigError, match=rf"^device='{device}' cannot be used here: .*\. Use cpu\.$") as caught:
+        open_model(write_golden(tmp_path), device=device)
+    assert "\n" not in str(caught.value)
+
+
 def write(folder, **files):
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
