@@ -42,6 +42,7 @@ class LanguageModel:
         provenance: Mapping[str, Any] | None = None,
         folder: Path | None = None,
         family: Family | None = None,
+        parts: Iterable[str | Path] = (),
         kernel: str = "auto",
         prepare: bool = True,
     ):
@@ -55,7 +56,7 @@ class LanguageModel:
         self.provenance, self.folder, self.family = provenance, folder, family
         self.eos_ids = eos_ids if eos_ids is not None else tokenizer.eos_ids if tokenizer is not None else frozenset()
         self.start_id = start_id if start_id is not None else tokenizer.bos_id if tokenizer is not None else None
-        self.kernel, self.prepare = kernel, prepare
+        self.kernel, self.prepare, self.parts = kernel, prepare, tuple(parts)
 
     @property
     def config(self) -> ModelConfig:

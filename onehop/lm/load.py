@@ -27,6 +27,7 @@ def load(
     dtype None: the checkpoint's own. kernel: how attention is computed (auto, plain, tiled or fused). parts: files with
     your own parts. prepare: keep a second copy of the weights in the layout that this CPU multiplies fastest.
     """
+    parts = tuple(parts)
     opened = open_model(path, dtype=dtype, device=device, parts=parts)
     tokenizer = None if opened.tokenizer is None else Tokenizer.load(opened.tokenizer)
     named = frozenset() if tokenizer is None else tokenizer.eos_ids
@@ -39,6 +40,7 @@ def load(
         provenance=opened.provenance,
         folder=opened.folder,
         family=opened.family,
+        parts=parts,
         kernel=kernel,
         prepare=prepare,
     )

@@ -1,0 +1,93 @@
+"""`verify` passes models that are right, in every precision, and finds what is broken in them."""
+
+import math
+
+import pytest
+import torch
+
+import onehop.parts.book
+import onehop.parts.linear
+import onehop.parts.sight
+from onehop.lm import LanguageModel
+from onehop.lm.verify import verify
+from tests.small_models import CONFIGS, DYNAMIC, decoder, encoder_decoder, small_model
+
+EVERY = {**CONFIGS, "dynamic": decoder(scaling=DYNAMIC), "encoder-decoder": encoder_decoder()}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_kind_of_model_passes(name):
+    heard = []
+    found = verify(LanguageModel(small_model(EVERY[name], dtype=torch.float32), start_id=0), report=heard.append)
+    assert [check.name for check in found if check.passed is False] == []
+    assert heard == found
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions_pass_with_their_own_tolerance(dtype):
+    found = verify(LanguageModel(small_model(CONFIGS["window"], dtype=dtype)))
+    assert not [check for check in found if check.passed is False]
+    compared = [check for check in found if check.tolerance]
+    assert {check.tolerance for check in compared} == {
+        (32 * 2**-53 if dtype == torch.float64 else 16 * 2**-8) * math.sqrt(4)
+    }
+    assert all("roundings" in check.reason for check in compared)
+
+
+def failing(lm):
+    return {check.name for check in verify(lm) if check.passed is False}
+
+
+def test_a_cache_that_mixes_up_its_slots_is_found(monkeypatch):
+    write = onehop.parts.book.Growing.write
+
+    def reversed_slots(self, store, new):
+        store, read = write(self, store, new)
+        return store, read.flip(1)
+
+    monkeypatch.setattr(onehop.parts.book.Growing, "write", reversed_slots)
+    assert failing(LanguageModel(small_model(CONFIGS["rope"]))) == {"decoding from a growing cache = recomputing"}
+
+
+def test_padding_and_documents_that_leak_are_found(monkeypatch):
+    visible = onehop.parts.sight.Sight._visible
+
+    def no_documents(self, q_at, k_at, q_doc, k_doc):
+        return visible(self, q_at.clamp(min=0), k_at.clamp(min=0), None, None)
+
+    monkeypatch.setattr(onehop.parts.sight.Sight, "_visible", no_documents)
+    assert failing(LanguageModel(small_model(CONFIGS["alibi"]))) >= {
+        "a ragged batch = each text alone",
+        "documents packed in a row = each alone",
+    }
+
+
+def test_a_wrong_kernel_is_found(monkeypatch):
+    attention = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda q, k, v, **own: attention(q, k, v, **{**own, "scale": 1.01 * own["scale"]}),
+    )
+    assert "kernel fused = plain" in failing(LanguageModel(small_model(CONFIGS["rope"])))
+
+
+def test_an_error_fails_its_check_and_not_the_others(monkeypatch):
+    monkeypatch.setattr(onehop.parts.book.Fixed, "write", lambda *_: 1 / 0)
+    found = verify(LanguageModel(small_model(CONFIGS["rope"])))
+    failed = {check.name: check.note for check in found if check.passed is False}
+    assert failed == {"decoding from a fixed cache = recomputing": "ZeroDivisionError: division by zero"}
+
+
+def test_what_cannot_be_compared_says_why():
+    notes = {c.name: c.note for c in verify(LanguageModel(small_model(CONFIGS["rope"]))) if c.passed is None}
+    assert (
+        notes["decoding from a ring cache = recomputing"] == "no layer has a window, so nothing would be kept in a ring"
+    )
+    assert notes["prepared weights = plain weights"] == "this device or dtype has no prepared layout"
+
+
+def test_the_kernel_that_auto_picks_is_named_with_its_reason():
+    found = verify(LanguageModel(small_model(CONFIGS["softcap"])))
+    (note,) = [check.note for check in found if check.name == "kernel auto = plain"]
+    assert "PyTorch's fused kernel has no softcap" in note
