@@ -25,6 +25,7 @@ class Rope(PositionScheme):
     def __init__(self, cfg: RopeConfig, d_head: int):
         super().__init__()
         self.cfg, self.width = cfg, cfg.width or d_head
+        self._key = cfg.model_dump_json(), self.width  # text: the compiler cannot hash a config
         plain = plain_inv_freq(cfg.theta, self.width)  # (width/2,)
         self._plain = Constant(plain)
         self._stretch = None if cfg.scaling is None else STRETCHES.get(cfg.scaling.kind)
@@ -34,7 +35,7 @@ class Rope(PositionScheme):
 
     @property
     def key(self) -> Hashable:
-        return self.cfg, self.width
+        return self._key
 
     def inv_freq(self, length: int | Tensor | None = None) -> Tensor:
         """Radians per token of each pair, float64: (width/2,), or (B, width/2) for texts of `length` (B,) tokens."""

@@ -6,8 +6,10 @@ import torch
 from onehop.config import AlibiConfig, AttentionConfig, PositionConfig, RopeConfig, T5Config
 from onehop.config import position as config
 from onehop.parts.bias import Alibi, T5Bias
+from onehop.parts.places import Places
 from onehop.parts.position import POSITIONS, PositionScheme
 from onehop.parts.rope import Rope
+from onehop.parts.step import Step
 
 CONFIGS = {"rope": RopeConfig(), "alibi": AlibiConfig(), "t5": T5Config(), "none": PositionConfig()}
 
@@ -61,3 +63,17 @@ def test_a_scheme_of_ones_own_that_forgets_its_half_is_told_so():
         scheme.rotate(at, at, at)
     with pytest.raises(NotImplementedError, match="Forgetful does not bias scores"):
         scheme(at, at)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_scheme_is_compiled_as_one_graph(kind):
+    scheme, at = POSITIONS.get(kind)(CONFIGS[kind], _attention()), torch.arange(5).unsqueeze(0)
+    q, k = torch.randn(1, 5, 4, 8), torch.randn(1, 5, 2, 8)
+
+    def place():
+        out = scheme.turn(q, k, Step(Places.run(0, 5)))
+        return [*out, scheme(at, at)] if scheme.biases else out
+
+    torch.compiler.reset()
+    for got, want in zip(torch.compile(place, backend="eager", fullgraph=True)(), place()):
+        assert torch.equal(got, want)
