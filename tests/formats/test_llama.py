@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from onehop.base.errors import CheckpointError, ConfigError
 from onehop.config import ModelConfig
@@ -16,37 +15,13 @@ from onehop.formats import read_config, write_config
 from onehop.formats.layout import leaves
 from onehop.formats.llama import LLAMA
 from tests.golden import CONFIG
-from tests.small_models import CONFIGS, DYNAMIC, LLAMA3, LONGROPE, MOE, YARN, decoder, encoder_decoder
-
-ACTIVATIONS = ["silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid", "none"]
-SCALINGS = [None, {"kind": "linear", "factor": 2.0}, YARN, LLAMA3, LONGROPE, {**DYNAMIC, "original_max_len": 32}]
+from tests.llamas import llamas
+from tests.small_models import CONFIGS, DYNAMIC, MOE, YARN, decoder, encoder_decoder
 
 
 def llama(**own):
     """A config that the layout can hold."""
     return decoder(**{"dropout": {"attention": 0.1}, **own})
-
-
-@st.composite
-def llamas(draw):
-    heads = draw(st.integers(1, 6))
-    kv = draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0]))
-    scaling = draw(st.sampled_from(SCALINGS))
-    eps = draw(st.sampled_from([1e-5, 1e-6]))
-    d_head = 4 if scaling and scaling["kind"] == "longrope" else draw(st.sampled_from([4, 6, 10]))
-    norm, bias = {"kind": "rms", "eps": eps}, draw(st.booleans())
-    position = {"kind": "rope", "theta": draw(st.sampled_from([1e4, 5e5]))} | ({"scaling": scaling} if scaling else {})
-    return ModelConfig.model_validate(
-        {
-            "vocab_size": draw(st.integers(5, 40)), "d_model": heads * draw(st.integers(1, 8)),
-            "n_layers": draw(st.integers(1, 3)), "max_len": 64, "norm": norm, "final_norm": norm,
-            "attention": {"n_heads": heads, "n_kv_heads": kv, "d_head": d_head, "position": position, "bias": bias,
-                          "bias_out": bias},
-            "ffn": {"kind": "gated", "d_ff": draw(st.integers(1, 50)), "bias": draw(st.booleans()),
-                    "activation": draw(st.sampled_from(ACTIVATIONS))},
-            "head": {"tied": draw(st.booleans())}, "init_std": draw(st.sampled_from([0.02, 0.4])),
-        }
-    )  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)

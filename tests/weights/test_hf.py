@@ -1,9 +1,12 @@
 """The Hugging Face layout holds a Llama completely: known logits, round trips bit for bit, refusals by name."""
 
 import json
+import tempfile
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from onehop.base.errors import CheckpointError, ConfigError, OnehopError
@@ -19,6 +22,7 @@ from tests.golden import (
     golden_tensors,
     write_golden,
 )
+from tests.llamas import llamas
 from tests.small_models import DYNAMIC, LLAMA3, LONGROPE, YARN, decoder, small_model
 from tests.weights.compare import same_weights
 
@@ -55,6 +59,19 @@ def test_a_model_that_is_exported_comes_back_bit_for_bit(tmp_path, name):
     assert again.config == model.config
     same_weights(again, model)
     assert torch.equal(again(IDS_ROW), model(IDS_ROW))
+
+
+@settings(max_examples=12, deadline=None)
+@given(config=llamas(), dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]))
+def test_a_random_model_survives_both_layouts_in_turn(config, dtype):
+    """onehop -> Hugging Face -> onehop, bit for bit, and with the same config."""
+    model = small_model(config, dtype=dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        save_hf(model, f"{folder}/a", max_shard=2000)
+        save_native(load_hf(f"{folder}/a"), f"{folder}/b")
+        again = load_native(f"{folder}/b")
+    assert again.config == config
+    same_weights(again, model)
 
 
 def test_a_file_that_is_imported_and_exported_has_the_same_tensors(tmp_path):

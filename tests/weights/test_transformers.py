@@ -97,6 +97,18 @@ def test_the_golden_model_opens_there_too(tmp_path):
     torch.testing.assert_close(open_model(folder).model(x), reopened(folder)(x).logits, rtol=0, atol=TOLERANCE)
 
 
+@torch.no_grad()
+def test_shards_of_either_side_open_on_the_other(tmp_path):
+    model, x = theirs(attention_bias=True), tokens()
+    model.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
+    assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 2
+    ours = open_model(tmp_path / "theirs").model
+    torch.testing.assert_close(ours(x), model(x).logits, rtol=0, atol=TOLERANCE)
+    save_hf(ours, tmp_path / "ours", max_shard=30_000)
+    assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 2
+    torch.testing.assert_close(reopened(tmp_path / "ours")(x).logits, model(x).logits, rtol=0, atol=1e-12)
+
+
 def test_the_defaults_for_absent_keys_are_theirs():
     config = transformers.LlamaConfig()
     few = {key: CONFIG[key] for key in ("model_type", "vocab_size", "hidden_size", "intermediate_size")}
