@@ -30,6 +30,21 @@ def atomic_write(path: str | Path, data: bytes | str) -> None:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
+def append(path: str | Path, text: str) -> None:
+    """Add `text` to the end of a file, which is made if it is missing; where that fails, the file stays as it was."""
+    path = Path(path)
+    with _disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab", buffering=0) as file:
+            end, left = file.tell(), memoryview(text.encode())
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except OSError:
+                file.truncate(end)
+                raise
+
+
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[Path]:
     """An empty temporary file beside `path` that takes its place when the block ends well, and vanishes if it does not.

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from onehop.base.files import atomic_file
@@ -11,13 +12,16 @@ from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
 
 
-def look_from(model: Transformer, tokenizer: Tokenizer, text: str, word: str) -> tuple[list[str], Tensor]:
-    """The text's tokens and the weights (L, H, S) with which the last occurrence of `word` looks at each of them."""
-    import torch
+def look_from(model: Transformer, tokenizer: Tokenizer, text: str, *, word: str) -> tuple[list[str], Tensor] | None:
+    """The text's tokens and the weights (L, H, S) with which the last occurrence of `word` looks at each of them.
 
+    None where no token is that word.
+    """
     ids = tokenizer.encode(text)
     pieces = [tokenizer.decode([i], skip_special=False) for i in ids]
-    here = max(i for i, piece in enumerate(pieces) if piece.strip() == word)
+    here = max((i for i, piece in enumerate(pieces) if piece.strip() == word), default=None)
+    if here is None:
+        return None
     tokens = torch.tensor([ids], device=next(model.parameters()).device)
     names = [f"layers.{i}.attention.weights" for i in range(len(model.layers))]
     heard = capture(model, names, tokens)

@@ -1,35 +1,38 @@
 """What a run tells: a line of numbers now and then, metrics.jsonl for machines, loss.png for people."""
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from onehop.base.errors import DataError
-from onehop.base.files import atomic_file
+from onehop.base.files import append, atomic_file, atomic_write
+
+SILENCE = 5.0  # seconds after which a log that is no terminal gets a line
 
 
 class Metrics:
-    """metrics.jsonl: one object a line, with `step`, `tokens`, `loss`, `lr`, `tokens_per_s`, sometimes `val_loss`."""
+    """metrics.jsonl: one object a line, with `step`, `tokens`, `loss`, `lr`, `tokens_per_s`, sometimes `val_loss`.
 
-    def __init__(self, path: Path):
+    Lines after `step`, which a run wrote that was killed before it saved, are dropped: it writes them again.
+    """
+
+    def __init__(self, path: Path, *, step: int):
         self.path = path
-        self.rows: list[dict[str, Any]] = []
-
-    def resume(self, step: int) -> None:
-        """Keep what was written up to `step`; a resumed run writes the rest again."""
-        self.rows = [row for row in read_metrics(self.path) if row["step"] <= step] if self.path.exists() else []
-        with atomic_file(self.path) as temporary:
-            temporary.write_text("".join(json.dumps(row) + "\n" for row in self.rows))
+        found = read_metrics(path) if path.exists() else []
+        self.rows = [row for row in found if row["step"] <= step]
+        if path.exists():
+            atomic_write(path, "".join(json.dumps(row) + "\n" for row in self.rows))
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one line."""
         self.rows.append(row)
-        with open(self.path, "a") as file:
-            file.write(json.dumps(row) + "\n")
+        append(self.path, json.dumps(row) + "\n")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -43,26 +46,56 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             if number == len(lines):
                 break
             raise DataError(
-                f"{path}:{number} is not JSON ({error.msg}). Restore the file or start a fresh run."
+                f"{path}:{number} is not JSON ({error.msg}). Restore the file or start over with --fresh."
             ) from None
     return rows
 
 
-def progress_bar(console: Console) -> Progress:
-    """A bar with loss, tokens per second and the time left."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
-        console=console,
-    )
+class Display:
+    """What is going on: a moving bar on a terminal, a line now and then in a log."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self.moving = console.is_terminal or console.is_jupyter
+        columns = (BarColumn(bar_width=None), TaskProgressColumn(), TextColumn("{task.fields[note]}"))
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            *columns,
+            TimeRemainingColumn(),
+            console=console,
+            disable=not self.moving,
+        )
+        self._task = self._bar.add_task("", note="")
+        self._last = time.monotonic()
+
+    def __enter__(self) -> "Display":
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def phase(self, what: str, *, total: int | None = None, done: int = 0) -> None:
+        """Begin something that takes `total` steps (none: nobody knows), of which some are done."""
+        self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(what, total=total, completed=done, note="")
+
+    def note(self, text: str, *, done: int | None = None) -> None:
+        """Say how far it is."""
+        self._bar.update(self._task, note=text, completed=done)
+        if not self.moving and time.monotonic() - self._last > SILENCE:
+            self.say(text)
+
+    def say(self, text: str, **style: Any) -> None:
+        """Print a line that stays."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True, **style)
+        self._last = time.monotonic()
 
 
 def draw_losses(rows: Sequence[dict[str, Any]], path: Path, *, best: float | None, best_label: str, title: str) -> None:
     """Draw training and validation loss against the step, and the best possible loss if it is known, into a PNG."""
     import matplotlib.figure
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
     figure = matplotlib.figure.Figure(figsize=(8, 4.5), dpi=120)
     axes = figure.subplots()
@@ -74,10 +107,23 @@ def draw_losses(rows: Sequence[dict[str, Any]], path: Path, *, best: float | Non
         axes.plot(*zip(*held, strict=True), color="#1f5a99", marker="o", markersize=3, label="validation")
     if best is not None:
         axes.axhline(best, color="#b5442e", linestyle="--", linewidth=1, label=best_label)
-        axes.set_ylim(bottom=min(best * 0.9, *(y for _, y in train + held)) if train + held else 0)
-    axes.set(xlabel="step", ylabel="loss (nats per token)", title=title)
     axes.set_yscale("log")
-    axes.grid(alpha=0.25, which="both")
+    shown = [y for _, y in train + held] + ([] if best is None else [best])
+    if shown:
+        low, high = min(shown) * 0.92, max(shown) * 1.05
+        axes.set_ylim(low, high)
+        axes.set_yticks(_ticks(low, high))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set(xlabel="step", ylabel="loss (nats per token)", title=title)
+    axes.grid(alpha=0.25, which="major")
     axes.legend()
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", bbox_inches="tight")
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two others, not too many of them."""
+    fine = [m * 10.0**e for e in range(-3, 3) for m in (1, 1.5, 2, 3, 4, 5, 6, 8)]
+    inside = [y for y in fine if low <= y <= high]
+    return inside or [(low + high) / 2]

@@ -1,6 +1,7 @@
 """Where, how precisely and by which product to compute."""
 
 import platform
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -27,6 +28,11 @@ def pick_precision(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if has_native_bf16(device) else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def computing(device: torch.device, precision: torch.dtype) -> AbstractContextManager[object]:
+    """Products in `precision`; weights, norms, softmax, sums and losses stay in float32."""
+    return nullcontext() if precision == torch.float32 else torch.autocast(device.type, dtype=precision)
 
 
 def has_native_bf16(device: torch.device) -> bool:

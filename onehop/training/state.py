@@ -1,69 +1,103 @@
-"""A run on disk that can be taken up again: weights, both moments, step count, all of one moment in time."""
+"""A run on disk that can be taken up again: weights, both moments, counts, all of one moment, in one file."""
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from onehop.base.errors import CheckpointError
-from onehop.base.files import atomic_folder
+from onehop.base.errors import CheckpointError, ConfigError
+from onehop.base.files import atomic_file
 from onehop.model.transformer import Transformer
+from onehop.weights.safetensors_files import write_tensors
 
-FORMAT = 1
+FORMAT = "1"
+FILE = "state.safetensors"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come. Order of the rows, dropout and learning rate follow from `step` and the recipe's seed."""
+    """How far a run has come. Order of the rows, dropout and learning rate follow from these and the recipe's seed.
 
-    step: int
-    tokens: int
-    best_val_loss: float | None
-    seconds: float
+    tokens: targets learned from. skipped: steps whose gradient was not finite. seconds: spent in steps.
+    """
 
-
-def save_state(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-    """Write the state whole or not at all; the state that was there before stays until then."""
-    with atomic_folder(folder) as temporary:
-        save_file(_owned(model.state_dict()), temporary / "model.safetensors")
-        save_file(_moments(model, optimizer), temporary / "optimizer.safetensors")
-        (temporary / "progress.json").write_text(json.dumps({"format": FORMAT, **asdict(progress)}))
+    step: int = 0
+    tokens: int = 0
+    best_val_loss: float | None = None
+    seconds: float = 0.0
+    skipped: int = 0
 
 
-def load_state(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> Progress:
-    """Put weights and moments back, bit for bit. Raises CheckpointError for a missing, damaged or foreign state."""
+Facts = Mapping[str, Any]  # what has to be the same when a run is resumed: key of the recipe -> value
+
+
+def save_state(
+    folder: Path, model: Transformer, optimizer: torch.optim.Optimizer, *, progress: Progress, facts: Facts
+) -> None:
+    """Write the state whole or not at all: the one that was there before stays until a single rename."""
+    weights = {f"model/{name}": tensor.detach() for name, tensor in model.state_dict().items()}
+    moments = {f"optimizer/{name}": tensor for name, tensor in _moments(model, optimizer).items()}
+    about = {"onehop_state": FORMAT, "progress": json.dumps(asdict(progress)), "facts": json.dumps(dict(facts))}
+    with atomic_file(folder / FILE) as temporary:
+        write_tensors(temporary, {**weights, **moments}, metadata=about)
+
+
+def load_state(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer, *, facts: Facts) -> Progress:
+    """Put weights and moments back, bit for bit.
+
+    Raises CheckpointError for a missing, damaged or foreign state, and ConfigError where `facts` differ from the run's.
+    """
+    file = folder / FILE
     try:
-        weights = load_file(folder / "model.safetensors")
-        moments = load_file(folder / "optimizer.safetensors")
-        progress = json.loads((folder / "progress.json").read_text())
-    except FileNotFoundError as error:
-        raise CheckpointError(f"nothing to resume: {error.filename} is missing. Start without --resume.") from None
-    except (SafetensorError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{folder} is damaged ({error}). Start a fresh run, or restore the folder.") from None
-    if progress.pop("format", None) != FORMAT:
-        raise CheckpointError(f"{folder} was written by another version of onehop. Start a fresh run.")
+        with safe_open(file, framework="pt") as opened:
+            about = opened.metadata() or {}
+            if about.get("onehop_state") != FORMAT:
+                raise CheckpointError(f"{file} was written by another version of onehop. Start a fresh run.")
+            _check_facts(json.loads(about["facts"]), facts, folder)
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (not a dict)
+            progress = Progress(**json.loads(about["progress"]))
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file} is damaged ({error}). Restore it, or start over with --fresh.") from None
+    _put_weights(model, {k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")}, file)
+    _put_moments(model, optimizer, tensors)
+    return progress
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a save that was killed left half-written: names as `base.files` gives them."""
+    for path in folder.glob(".*"):
+        if path.is_file() and re.fullmatch(r"\..+\.[0-9a-f]{8}(\.\w+)?", path.name):
+            path.unlink(missing_ok=True)
+
+
+def _check_facts(before: Facts, now: Facts, folder: Path) -> None:
+    now = json.loads(json.dumps(dict(now)))
+    for key in [*before, *(key for key in now if key not in before)]:
+        if before.get(key) != now.get(key):
+            was, wanted = (f"{key}={_shown(facts.get(key))}" for facts in (before, now))
+            changed = "the text has changed" if key == "text" else f"it has {was}, and the recipe now says {wanted}"
+            raise ConfigError(
+                f"{folder} cannot be resumed: {changed}. Resume with what it began with, or train into another `out`."
+            )
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value)
+
+
+def _put_weights(model: Transformer, weights: Mapping[str, Tensor], file: Path) -> None:
     own = model.state_dict()
     if own.keys() != weights.keys():
         raise CheckpointError.names(
-            absent=own.keys() - weights.keys(), unclaimed=weights.keys() - own.keys(), where=str(folder)
+            absent=own.keys() - weights.keys(), unclaimed=weights.keys() - own.keys(), where=str(file)
         )
-    for name, tensor in own.items():
-        if tensor.shape != weights[name].shape:
-            raise CheckpointError(
-                f"{folder}: {name} has the shape {tuple(weights[name].shape)}, the recipe's model "
-                f"{tuple(tensor.shape)}. Resume with the recipe that the run was started with."
-            )
     model.load_state_dict(weights)
-    _put_moments(model, optimizer, moments)
-    return Progress(**progress)
-
-
-def _owned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
 
 
 def _moments(model: Transformer, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -71,15 +105,15 @@ def _moments(model: Transformer, optimizer: torch.optim.Optimizer) -> dict[str, 
     found = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            found[f"{name}/{key}"] = value.detach().contiguous()
+            found[f"{name}/{key}"] = value.detach()
     return found
 
 
-def _put_moments(model: Transformer, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
-    for name, parameter in model.named_parameters():
-        keys = [key for key in moments if key.rpartition("/")[0] == name]
-        if keys:
-            optimizer.state[parameter] = {
-                key.rpartition("/")[2]: moments[key].to(parameter.device if moments[key].dim() else "cpu")
-                for key in keys
-            }
+def _put_moments(model: Transformer, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    parameters = dict(model.named_parameters())
+    optimizer.state.clear()
+    for path, tensor in tensors.items():
+        if path.startswith("optimizer/"):
+            name, _, key = path.removeprefix("optimizer/").rpartition("/")
+            parameter = parameters[name]
+            optimizer.state[parameter][key] = tensor.to(parameter.device)

@@ -1,5 +1,6 @@
 """One optimizer step: micro-batches forward and backward, clip once, move the weights."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,11 +14,15 @@ from onehop.parts.dropout import DropKey
 from onehop.parts.moe import MoE
 from onehop.training.loss import batch_loss
 from onehop.training.schedule import learning_rate
+from onehop.training.setup import computing
 
 
 @dataclass(frozen=True, eq=False)
 class StepResult:
-    """What one step did. `loss`: mean surprise per target (nats) before the weights moved; `step` counts from 1."""
+    """What one step did. `loss`: mean surprise per target (nats) before the weights moved; `step` counts from 1.
+
+    skipped: a gradient was infinite or not a number, and nothing moved.
+    """
 
     step: int
     loss: float
@@ -25,6 +30,7 @@ class StepResult:
     grad_norm: float
     targets: int
     loads: tuple[Tensor | None, ...]  # (E,) tokens per expert and layer
+    skipped: bool
 
 
 def training_step(
@@ -35,42 +41,45 @@ def training_step(
     index: int,
     cfg: TrainConfig,
     precision: torch.dtype = torch.float32,
+    n_skipped: int = 0,
 ) -> StepResult:
-    """Learn from one batch, given as micro-batches; `index` counts from 0.
+    """Learn from one batch, given as micro-batches; `index` counts from 0, n_skipped of the steps before were skipped.
 
     The loss is the sum over all targets of the step divided by their number, however they are cut into micro-batches.
-    A step whose gradient is not finite changes nothing: no weight, no moment.
+    A step whose gradient is not finite changes nothing: no weight, no moment, no place in the learning rate's schedule.
     """
-    lr = learning_rate(index, cfg)
+    lr = learning_rate(index - n_skipped, cfg)
     for group in optimizer.param_groups:
         group["lr"] = lr
     targets = sum(batch.n_targets for batch in batches)
     surprise, loads = _accumulate(model, batches, targets=targets, index=index, cfg=cfg, precision=precision)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip if cfg.clip is not None else float("inf"))
-    if bool(torch.isfinite(norm)):
+    clip = cfg.clip if cfg.clip is not None else math.inf
+    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip))
+    if math.isfinite(norm):
         optimizer.step()
         balance(model, loads)
     optimizer.zero_grad(set_to_none=True)
-    return StepResult(index + 1, surprise / max(targets, 1), lr, float(norm), targets, loads)
+    return StepResult(index + 1, surprise / max(targets, 1), lr, norm, targets, loads, not math.isfinite(norm))
 
 
 def _accumulate(
     model: Transformer, batches: Sequence[Batch], *, targets: int, index: int, cfg: TrainConfig, precision: torch.dtype
 ) -> tuple[float, tuple[Tensor | None, ...]]:
     """Add up the gradients of all micro-batches -> (summed surprise, tokens per expert and layer)."""
-    surprise, loads = 0.0, None
+    surprises: list[Tensor] = []
+    loads: tuple[Tensor | None, ...] = ()
     for part, batch in enumerate(batches):
         device = batch.tokens.device
         drop = DropKey.of(cfg.seed, index, part, device=device) if model.config.dropout.any else None
-        with torch.autocast(device.type, dtype=precision, enabled=precision != torch.float32):
+        with computing(device, precision):
             loss = batch_loss(model, batch, drop=drop, kernel=cfg.kernel)
         total = loss.surprise / max(targets, 1)
         if loss.router is not None:
             total = total + loss.router * (batch.n_targets / max(targets, 1))
         total.backward()
-        surprise += float(loss.surprise.detach())
-        loads = loss.loads if loads is None else tuple(_sum(a, b) for a, b in zip(loads, loss.loads, strict=True))
-    return surprise, loads or ()
+        surprises.append(loss.surprise.detach())
+        loads = tuple(map(_sum, loads, loss.loads)) if loads else loss.loads
+    return sum(torch.stack(surprises).tolist()), loads
 
 
 def balance(model: Transformer, loads: Sequence[Tensor | None]) -> None:

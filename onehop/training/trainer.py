@@ -3,16 +3,19 @@
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from onehop import __version__
-from onehop.base.errors import ConfigError
-from onehop.base.files import atomic_write
+from onehop.base.errors import CheckpointError, ConfigError, OnehopError
+from onehop.base.files import atomic_file, atomic_write
 from onehop.base.units import human_count
+from onehop.config.origins import leaves
 from onehop.config.recipe import Recipe
 from onehop.config.write import to_toml
 from onehop.data.loader import Loader, evaluation_batches
@@ -21,12 +24,13 @@ from onehop.model.build import build
 from onehop.training.evaluate import validation_loss
 from onehop.training.optimizer import adamw
 from onehop.training.report import Metrics
-from onehop.training.setup import pick_device, pick_precision
-from onehop.training.state import Progress, load_state, save_state
+from onehop.training.setup import pick_device, pick_precision, pick_product
+from onehop.training.state import FILE, Progress, load_state, remove_leftovers, save_state
 from onehop.training.step import StepResult, training_step
-from onehop.weights.native import save_native
+from onehop.weights.native import PROVENANCE, save_native, write_json
 
-WRITTEN = ("metrics.jsonl", "samples.txt", "loss.png", "it.png", "model.safetensors", "provenance.json", "state")
+RESULTS = ("metrics.jsonl", "samples.txt", "loss.png", "it.png", "model.safetensors", PROVENANCE, FILE)
+MOST_SKIPPED = 20  # steps in a row whose gradient is not finite: the run has diverged and will not come back
 Notify = Callable[[str], None]
 
 
@@ -37,67 +41,92 @@ def quiet(message: str) -> None:
 class Trainer:
     """Everything that one run holds: recipe, data, model, tokenizer, optimizer, metrics, progress, the folder `out`.
 
-    The constructor prepares the data and builds the model; `steps` trains; `evaluate` and `save` at any time.
+    The constructor prepares the data and builds the model; `steps` trains; `evaluate` and `save` at any time. A recipe
+    that is refused leaves nothing behind, and an earlier run where it was.
     """
 
     def __init__(self, recipe: Recipe, *, resume: bool = False, fresh: bool = False, notify: Notify = quiet):
-        self.out = Path(recipe.out)
+        self.out, self.notify = Path(recipe.out), notify
         _check_out(self.out, resume=resume, fresh=fresh)
+        if recipe.model.encoder is not None:
+            raise ConfigError(
+                "model.encoder: an encoder-decoder learns from pairs of source and target, and training reads plain "
+                "text so far. Leave model.encoder out."
+            )
         self.device = pick_device(recipe.train.device)
         self.precision = pick_precision(recipe.train.precision, self.device)
-        self.data = _prepare(recipe, self.out / "data", notify)
-        self.tokenizer = self.data.tokenizer
-        vocab_size = recipe.model.vocab_size or self.tokenizer.vocab_size
-        if vocab_size < self.tokenizer.vocab_size:
-            raise ConfigError(
-                f"model.vocab_size={vocab_size} is too small for the tokenizer's {self.tokenizer.vocab_size} ids. "
-                "Leave it out or raise it."
-            )
-        self.recipe = recipe.model_copy(update={"model": recipe.model.with_vocab(vocab_size)})
-        self.model = build(self.recipe.model, seed=recipe.train.seed, device=self.device).train()
-        self.optimizer = adamw(self.model, recipe.train)
-        self.row_options: dict[str, Any] = {
-            "batch_size": recipe.train.micro_batch or recipe.train.batch_size,
-            "length": _context(recipe),
-            "packing": recipe.data.packing,
-        }
-        self.loader = Loader(self.data.train, seed=recipe.train.seed, **self.row_options)
-        self.metrics = Metrics(self.out / "metrics.jsonl")
-        self.progress = Progress(step=0, tokens=0, best_val_loss=None, seconds=0.0)
-        if resume:
-            self.progress = load_state(self.out / "state", self.model, self.optimizer)
-        self.metrics.resume(self.progress.step)
+        with _nothing_left(self.out):
+            self.data = _prepare(recipe, self.out / "data", notify)
+            self.tokenizer = self.data.tokenizer
+            self.recipe = _with_vocab(recipe, self.tokenizer.vocab_size)
+            self._check_sample()
+            self.row_options: dict[str, Any] = {
+                "batch_size": recipe.train.micro_batch or recipe.train.batch_size,
+                "length": self.context,
+                "packing": recipe.data.packing,
+            }
+            self.loader = Loader(self.data.train, seed=recipe.train.seed, **self.row_options)
+            self.model = build(self.recipe.model, seed=recipe.train.seed, device=self.device).train()
+            pick_product(self.model, self.device)
+            self.optimizer = adamw(self.model, recipe.train)
+            self.progress = Progress()
+            if resume:
+                self.progress = load_state(self.out, self.model, self.optimizer, facts=self._facts())
+        self._begin(fresh)
+        self.metrics = Metrics(self.out / "metrics.jsonl", step=self.progress.step)
         self.report: dict[str, Any] = {}  # what a finished run adds to its provenance
-        atomic_write(self.out / "recipe.toml", to_toml(self.recipe))
+
+    @property
+    def context(self) -> int:
+        """Tokens per row."""
+        return self.recipe.train.context or self.recipe.model.max_len
 
     def steps(self) -> Iterator[StepResult]:
         """Train, one optimizer step at a time, from where the run stands to `train.steps`."""
         cfg = self.recipe.train
         parts = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)
         batches = self.loader.batches(self.progress.step * parts)
+        in_a_row = 0
         for index in range(self.progress.step, cfg.steps):
-            began = time.perf_counter()
+            began, p = time.perf_counter(), self.progress
             micro = [next(batches).to(self.device) for _ in range(parts)]
-            result = training_step(self.model, self.optimizer, micro, index=index, cfg=cfg, precision=self.precision)
-            p = self.progress
-            seconds = p.seconds + time.perf_counter() - began
-            self.progress = Progress(index + 1, p.tokens + result.targets, p.best_val_loss, seconds)
+            options: dict[str, Any] = {"index": index, "cfg": cfg, "precision": self.precision, "n_skipped": p.skipped}
+            result = training_step(self.model, self.optimizer, micro, **options)
+            self.progress = replace(
+                p,
+                step=result.step,
+                tokens=p.tokens + result.targets,
+                seconds=p.seconds + time.perf_counter() - began,
+                skipped=p.skipped + result.skipped,
+            )
+            in_a_row = in_a_row + 1 if result.skipped else 0
+            if in_a_row == MOST_SKIPPED:
+                raise OnehopError(
+                    f"the gradients of {MOST_SKIPPED} steps in a row, up to step {result.step}, were not finite: the "
+                    f"run has diverged. Lower train.lr={cfg.lr:g}, or raise train.warmup={cfg.warmup}."
+                )
             yield result
 
     def evaluate(self) -> float:
         """Validation loss (nats per target) over the same `train.eval_rows` rows each time."""
-        rows = evaluation_batches(self.data.validation, n_rows=self.recipe.train.eval_rows, **self.row_options)
+        cfg = self.recipe.train
+        rows = evaluation_batches(self.data.validation, n_rows=cfg.eval_rows, **self.row_options)
         batches = (batch.to(self.device) for batch in rows)
-        loss = validation_loss(self.model, batches, precision=self.precision, kernel=self.recipe.train.kernel)
-        p = self.progress
-        best = loss if p.best_val_loss is None else min(loss, p.best_val_loss)
-        self.progress = Progress(p.step, p.tokens, best, p.seconds)
+        loss = validation_loss(self.model, batches, precision=self.precision, kernel=cfg.kernel, notify=self.notify)
+        best = self.progress.best_val_loss
+        self.progress = replace(self.progress, best_val_loss=loss if best is None else min(loss, best))
         return loss
 
     def save(self) -> None:
         """Write the state for `--resume`, and the model as a onehop folder that everything else reads."""
-        save_state(self.out / "state", self.model, self.optimizer, self.progress)
+        save_state(self.out, self.model, self.optimizer, progress=self.progress, facts=self._facts())
         save_native(self.model, self.out, tokenizer=self.tokenizer, provenance=self.provenance())
+
+    def add_to_report(self, **facts: Any) -> None:
+        """Write more about the saved model into its provenance."""
+        self.report |= facts
+        with atomic_file(self.out / PROVENANCE) as temporary:
+            write_json(temporary, self.provenance())
 
     def provenance(self) -> dict[str, Any]:
         """What made this model: recipe, text, versions, how far it has come."""
@@ -111,6 +140,33 @@ class Trainer:
             "versions": {"onehop": __version__, "torch": torch.__version__, "python": platform.python_version()},
             **self.report,
         }
+
+    def _facts(self) -> Mapping[str, Any]:
+        """What a resumed run must not change: the model, the text, and the order in which it is read."""
+        same = ("train.batch_size", "train.micro_batch", "train.context", "train.seed", "data.packing")
+        found = {k: v for k, v in leaves(self.recipe).items() if k.startswith("model.") or k in same}
+        return {"text": self.data.folder.name, **{k: v for k, v in found.items() if k != "model.parts"}}
+
+    def _check_sample(self) -> None:
+        """Refuse a sample prompt now that would be refused after the first evaluation."""
+        cfg = self.recipe.train
+        n = len(self.tokenizer.encode(cfg.sample)) if cfg.sample_tokens else 0
+        if n >= self.recipe.model.max_len:
+            raise ConfigError(
+                f"train.sample has {n} tokens, and model.max_len={self.recipe.model.max_len} leaves no room for more. "
+                "Shorten it."
+            )
+
+    def _begin(self, fresh: bool) -> None:
+        """Make the folder ready: nothing of an earlier run with `fresh`, nothing half-written, and the recipe."""
+        if fresh:
+            for name in RESULTS:
+                (self.out / name).unlink(missing_ok=True)
+            for folder in (self.out / "data").glob("*/"):
+                if folder.resolve() != self.data.folder.resolve():
+                    shutil.rmtree(folder, ignore_errors=True)
+        remove_leftovers(self.out)
+        atomic_write(self.out / "recipe.toml", to_toml(self.recipe))
 
 
 def _prepare(recipe: Recipe, folder: Path, notify: Notify) -> Prepared:
@@ -135,15 +191,35 @@ def _prepare(recipe: Recipe, folder: Path, notify: Notify) -> Prepared:
     )
 
 
-def _context(recipe: Recipe) -> int:
-    return recipe.train.context or recipe.model.max_len
+def _with_vocab(recipe: Recipe, n_ids: int) -> Recipe:
+    """The recipe with a model that has a row for each of the tokenizer's ids."""
+    vocab_size = recipe.model.vocab_size or n_ids
+    if vocab_size < n_ids:
+        raise ConfigError(
+            f"model.vocab_size={vocab_size} is too small for the tokenizer's {n_ids} ids. Leave it out or raise it."
+        )
+    return recipe.model_copy(update={"model": recipe.model.with_vocab(vocab_size)})
 
 
 def _check_out(out: Path, *, resume: bool, fresh: bool) -> None:
     """Never run over an earlier result by accident."""
-    held = [out / name for name in WRITTEN if (out / name).exists()]
-    if held and not resume and not fresh:
+    if resume and fresh:
+        raise ConfigError("--resume goes on with a run and --fresh replaces it: give one of them.")
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"out={out} is a file, and a run needs a folder. Set out=OTHER.")
+    if resume and not (out / FILE).is_file():
+        raise CheckpointError(f"{out} holds nothing to resume: {FILE} is missing. Start without --resume.")
+    if not resume and not fresh and any((out / name).exists() for name in RESULTS):
         raise ConfigError(f"{out} holds a run already: go on with --resume, replace it with --fresh, or set out=OTHER.")
-    if fresh:
-        for path in held:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def _nothing_left(out: Path) -> Iterator[None]:
+    """Remove the folder again if it is new and its block fails."""
+    first = next((parent for parent in (*reversed(out.parents), out) if not parent.exists()), None)
+    try:
+        yield
+    except BaseException:
+        if first is not None:
+            shutil.rmtree(first, ignore_errors=True)
+        raise

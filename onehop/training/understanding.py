@@ -1,6 +1,6 @@
 """Whether a model understood: of several ways to go on, does it find the right one most probable?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from onehop.data.fables import Question
 from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
+from onehop.training.setup import computing
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,31 @@ class Understanding:
 
 
 @torch.no_grad()
-def ask(model: Transformer, tokenizer: Tokenizer, questions: Sequence[Question], *, batch: int = 64) -> Understanding:
-    """Score each question's answer against its rivals by the log-probability of their tokens after the prompt."""
+def ask(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    questions: Sequence[Question],
+    *,
+    rows: int = 64,
+    precision: torch.dtype = torch.float32,
+    notify: Callable[[str], None] | None = None,
+) -> Understanding:
+    """Score each question's answer against its rivals by the log-probability of their tokens after the prompt.
+
+    `rows` texts are read at a time, those of similar length together.
+    """
     texts = [(q.prompt, candidate) for q in questions for candidate in (q.answer, *q.rivals)]
-    scores: list[float] = []
+    encoded = [_encoded(tokenizer, *text) for text in texts]
+    order = sorted(range(len(texts)), key=lambda i: len(encoded[i][0]))
+    scores = [0.0] * len(texts)
     was_training = model.training
     model.eval()
-    for start in range(0, len(texts), batch):
-        scores += _continuations(model, tokenizer, texts[start : start + batch])
+    for first in range(0, len(texts), rows):
+        some = order[first : first + rows]
+        for i, score in zip(some, _scores(model, [encoded[i] for i in some], precision), strict=True):
+            scores[i] = score
+        if notify is not None:
+            notify(f"asking questions: {min(first + rows, len(texts))} of {len(texts)} answers weighed")
     model.train(was_training)
     right, chance = 0, 0.0
     for question in questions:
@@ -43,23 +61,25 @@ def ask(model: Transformer, tokenizer: Tokenizer, questions: Sequence[Question],
     return Understanding(right, len(questions), chance / max(len(questions), 1))
 
 
-def _continuations(model: Transformer, tokenizer: Tokenizer, texts: Sequence[tuple[str, str]]) -> list[float]:
-    """Log p(continuation | prompt) for each pair, in nats."""
-    rows, starts = [], []
-    for prompt, continuation in texts:
-        before, whole = tokenizer.encode(prompt), tokenizer.encode(prompt + continuation)
-        starts.append(_common(before, whole))
-        rows.append(whole)
-    width = max(map(len, rows))
+def _encoded(tokenizer: Tokenizer, prompt: str, continuation: str) -> tuple[list[int], int]:
+    """The ids of both together, and where the continuation begins."""
+    before, whole = tokenizer.encode(prompt), tokenizer.encode(prompt + continuation)
+    return whole, _common(before, whole)
+
+
+def _scores(model: Transformer, texts: Sequence[tuple[list[int], int]], precision: torch.dtype) -> list[float]:
+    """Log p(ids from `start` on | those before), for each (ids, start), in nats."""
+    width = max(len(ids) for ids, _ in texts)
+    tokens = torch.zeros(len(texts), width, dtype=torch.int64)  # (B, T)
+    at = torch.arange(width).repeat(len(texts), 1)  # (B, T)
+    for b, (ids, _) in enumerate(texts):
+        tokens[b, : len(ids)] = torch.tensor(ids)
+        at[b, len(ids) :] = -1
     device = next(model.parameters()).device
-    tokens = torch.zeros(len(rows), width, dtype=torch.int64)  # (B, T)
-    at = torch.arange(width).repeat(len(rows), 1)  # (B, T)
-    for b, row in enumerate(rows):
-        tokens[b, : len(row)] = torch.tensor(row)
-        at[b, len(row) :] = -1
-    logits: Tensor = model(tokens.to(device), at=at.to(device)).float().cpu()  # (B, T, V)
+    with computing(device, precision):
+        logits: Tensor = model(tokens.to(device), at=at.to(device)).float().cpu()  # (B, T, V)
     surprise = logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None]).squeeze(-1)  # (B, T - 1)
-    return [float(surprise[b, starts[b] - 1 : len(row) - 1].sum()) for b, row in enumerate(rows)]
+    return [float(surprise[b, start - 1 : len(ids) - 1].sum()) for b, (ids, start) in enumerate(texts)]
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
