@@ -82,7 +82,9 @@ def problem(
     """A problem in which the queries are the last of the keys' places (or the first, where there are more queries)."""
     q_at, k_at = places(layout, b, t, s, seed=seed)
     prefix = torch.arange(b) + 2 if sees.kind == "prefix" else None
-    q, k, v = (rand(b, n, h, w, seed=seed + 1, dtype=dtype) for n, h, w in ((t, heads, d), (s, n_kv, d), (s, n_kv, dv)))
+    q = rand(b, t, heads, d, seed=3 * seed + 1, dtype=dtype)
+    k = rand(b, s, n_kv, d, seed=3 * seed + 2, dtype=dtype)
+    v = rand(b, s, n_kv, dv, seed=3 * seed + 3, dtype=dtype)
     rule = ScoreRule(
         d**-0.5,
         softcap=softcap,

@@ -19,9 +19,10 @@ def plain(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight) -> Tensor:
     """Let q (B, T, H, D) look at `keys` -> (B, T, H, Dv). A query that sees nothing gets zeros and a zero gradient."""
     _, v = keys.dense()  # (B, S, K, Dv)
     w = weights(q, keys, rule, sight).to(v.dtype)  # (B, H, T, S)
-    b, t, n_kv = q.size(0), q.size(1), v.size(2)
-    y = torch.bmm(w.view(b * n_kv, -1, w.size(-1)), stacked(v))  # (B·K, G·T, Dv)
-    return unfolded(y, batch=b, t=t)  # (B, T, H, Dv)
+    b, h, t, s = w.shape
+    n_kv = v.size(2)
+    y = torch.bmm(w.view(b * n_kv, h // n_kv * t, s), stacked(v))  # (B·K, G·T, Dv)
+    return unfolded(y, q.shape)  # (B, T, H, Dv)
 
 
 def weights(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight) -> Tensor:
@@ -87,12 +88,13 @@ def wide(x: Tensor) -> Tensor:
 def folded(q: Tensor, n_kv: int) -> Tensor:
     """(B, T, H, D) -> (B·K, G·T, D): the heads of a group, one after the other."""
     b, t, h, d = q.shape
-    return q.view(b, t, n_kv, h // n_kv, d).permute(0, 2, 3, 1, 4).reshape(b * n_kv, -1, d)
+    return q.view(b, t, n_kv, h // n_kv, d).permute(0, 2, 3, 1, 4).reshape(b * n_kv, h // n_kv * t, d)
 
 
-def unfolded(y: Tensor, *, batch: int, t: int) -> Tensor:
-    """(B·K, G·T, D) -> (B, T, H, D), undoing `folded`."""
-    return y.view(batch, -1, t, y.size(-1)).transpose(1, 2)
+def unfolded(y: Tensor, shape: torch.Size) -> Tensor:
+    """(B·K, G·T, Dv) -> (B, T, H, Dv), undoing `folded` of a tensor of `shape`, (B, T, H, D)."""
+    b, t, h, _ = shape
+    return y.view(b, h, t, y.size(-1)).transpose(1, 2)
 
 
 def stacked(x: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ section 2. Prefix-LM: Raffel et al. 2019, arXiv:1910.10683, section 3.2.1.
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -51,16 +50,18 @@ class Sight:
     def __init__(self, sees: Sees, q: Places, k: Places, *, prefix: Tensor | None = None):
         self.sees, self.q, self.k = sees, q, k
         self.prefix = prefix  # (B,) length of each row's prefix, in tokens
+        self._mask: Tensor | None = None
+        self._ranges: dict[tuple[bool, bool, int, int], tuple[int, int]] = {}
         self.kept: dict[Hashable, Any] = {}  # what kernels make of it, once for all layers that share it
 
-    @cached_property
+    @property
     def is_everything(self) -> bool:
         """Whether every query sees every key, as far as is known without reading a tensor."""
         if self.q.first is None or self.k.first is None:
             return False
         return self._runs_see(self.q.first, self.q.n, self.k.first, self.k.n)
 
-    @cached_property
+    @property
     def is_triangle(self) -> bool:
         """Whether this is the plain causal triangle over as many keys as queries, known without reading a tensor."""
         w = self.sees.window
@@ -71,10 +72,12 @@ class Sight:
             and (w is None or w >= self.q.n)
         )
 
-    @cached_property
+    @property
     def mask(self) -> Tensor:
         """(B | 1, 1, T, S) bool, True where the query sees the key."""
-        return self._visible(self.q, self.k)
+        if self._mask is None:
+            self._mask = self._visible(self.q, self.k)
+        return self._mask
 
     def tile(self, rows: slice, cols: slice) -> Tensor | None:
         """The mask of some queries and some keys, (B | 1, 1, t, s); None where all is known to be visible."""
@@ -125,7 +128,3 @@ class Sight:
             empty = int(at.amax()) < 0
             self._ranges[key] = (0, -1) if empty else (int(low), int(high))
         return self._ranges[key]
-
-    @cached_property
-    def _ranges(self) -> dict[tuple[bool, bool, int, int], tuple[int, int]]:
-        return {}
