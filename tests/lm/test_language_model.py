@@ -129,7 +129,7 @@ def test_chat_uses_the_checkpoints_template_and_generate_none():
 
 
 def test_chat_without_a_template_is_refused_and_names_generate():
-    with pytest.raises(TextError, match="no chat template.*generate"):
+    with pytest.raises(TextError, match=r"no chat template.*generate"):
         language_model().chat([{"role": "user", "content": "Hi"}])
 
 
@@ -209,7 +209,8 @@ def test_a_saved_encoder_decoder_knows_what_its_answers_begin_with(tmp_path):
     lm.save(tmp_path / "a")
     again = load(tmp_path / "a")
     assert again.limits.start_id == 4
-    assert again.generate([[1, 2, 3]], seed=0) == lm.generate([[1, 2, 3]], seed=0)
+    options = {"seed": 0, "max_new_tokens": 9}
+    assert again.generate([[1, 2, 3]], **options) == lm.generate([[1, 2, 3]], **options)
 
 
 def test_end_tokens_of_every_file_count(tmp_path):

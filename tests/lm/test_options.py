@@ -21,7 +21,8 @@ def test_where_nobody_says_anything_the_temperature_is_moderate_and_all_else_is_
     found = {name: value for name, (value, origin) in resolve({}, {}).items() if origin == "default"}
     assert found == {
         "max_new_tokens": 256, "temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
-        "presence_penalty": 0.0, "frequency_penalty": 0.0, "stop": (), "seed": None, "logprobs": None, "ignore_eos": False,
+        "presence_penalty": 0.0, "frequency_penalty": 0.0, "stop": (), "seed": None, "logprobs": None,
+        "ignore_eos": False,
     }  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def test_a_token_that_spans_the_join_is_scored_whole():
 def test_an_encoder_decoder_scores_an_answer_to_a_source():
     lm = LanguageModel(small_model(encoder_decoder()), start_id=0)
     found = lm.score([4, 2, 9], [7, 3])
-    logits = lm.model(torch.tensor([[4, 2, 9]]), torch.tensor([[0, 7]]))[0].log_softmax(-1)
+    logits = lm.model(torch.tensor([[4, 2, 9]]), torch.tensor([[0, 7]]))[0].log_softmax(-1).detach()
     assert found.token_logprobs == pytest.approx([float(logits[0, 7]), float(logits[1, 3])], abs=1e-9)
     with pytest.raises(RequestError, match="no loss on plain text"):
         lm.evaluate([[1, 2]])
