@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from onehop.base.errors import ConfigError
 from onehop.parts.keys import Keys
 
 if TYPE_CHECKING:
@@ -51,12 +52,15 @@ class PositionScheme(nn.Module):
 
     def angles(self, at: Tensor, *, dtype: torch.dtype, length: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The cos and sin, for q of `dtype`, at positions (B, T) of texts of `length` (B,) tokens: (B, T, width/2)."""
-        raise NotImplementedError(f"{type(self).__name__} turns, but has no angles")
+        raise self._without("angles", "turns")
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Vectors (B, T, H, D) turned by angles (B, T, width/2) -> (B, T, H, D)."""
-        raise NotImplementedError(f"{type(self).__name__} turns, but cannot rotate")
+        raise self._without("rotate", "turns")
 
     def forward(self, q_at: Tensor, k_at: Tensor) -> Tensor:
         """What is added to the scores of queries at (B | 1, T) and keys at (B | 1, S) -> (B | 1, H, T, S)."""
-        raise NotImplementedError(f"{type(self).__name__} does not bias scores")
+        raise self._without("forward", "biases")
+
+    def _without(self, method: str, promise: str) -> ConfigError:
+        return ConfigError(f"{type(self).__name__} has no method {method}: define it, or leave {promise} = False")

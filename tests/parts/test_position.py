@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from onehop.base.errors import ConfigError
 from onehop.config import AlibiConfig, AttentionConfig, PositionConfig, RopeConfig, T5Config
 from onehop.config import position as config
 from onehop.parts.bias import Alibi, T5Bias
@@ -57,11 +58,11 @@ def test_a_scheme_of_ones_own_that_forgets_its_half_is_told_so():
         turns = biases = True
 
     scheme, at = Forgetful(), torch.zeros(1, 1, dtype=torch.int64)
-    with pytest.raises(NotImplementedError, match="Forgetful turns, but has no angles"):
+    with pytest.raises(ConfigError, match="Forgetful has no method angles: define it, or leave turns = False"):
         scheme.angles(at, dtype=torch.float32)
-    with pytest.raises(NotImplementedError, match="Forgetful turns, but cannot rotate"):
+    with pytest.raises(ConfigError, match="Forgetful has no method rotate"):
         scheme.rotate(at, at, at)
-    with pytest.raises(NotImplementedError, match="Forgetful does not bias scores"):
+    with pytest.raises(ConfigError, match="Forgetful has no method forward: define it, or leave biases = False"):
         scheme(at, at)
 
 
