@@ -27,20 +27,26 @@ def fused(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight) -> Tensor:
     width = v.size(-1)
     if width != q.size(-1):  # the kernels want one width: zeros change neither scores nor the values' own columns
         q, k, v = (_widened(x, max(width, q.size(-1))) for x in (q, k, v))
+        return _sdpa(q, k, v, mask, causal=triangle, scale=rule.scale)[..., :width]
+    return _sdpa(q, k, v, mask, causal=triangle, scale=rule.scale)
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool, scale: float) -> Tensor:
+    """The kernel call for q (B, T, H, D), k and v (B, S, K, D), the way that is quickest -> (B, T, H, D)."""
     if wants_half(q, k, v):
-        return half(q, k, v, mask, causal=triangle, scale=rule.scale)[..., :width]
-    if not triangle and (mask is None or q.size(1) == 1):
-        return _by_group(q, k, v, mask, rule.scale)[..., :width]
+        return half(q, k, v, mask, causal=causal, scale=scale)
+    if not causal and (mask is None or q.size(1) == 1):
+        return _by_group(q, k, v, mask, scale)
     y = F.scaled_dot_product_attention(
         q.transpose(1, 2),  # (B, H, T, D)
         k.transpose(1, 2),  # (B, K, S, D)
         v.transpose(1, 2),
         attn_mask=mask,
-        is_causal=triangle,
-        scale=rule.scale,
+        is_causal=causal,
+        scale=scale,
         enable_gqa=q.size(2) != k.size(2),
     )  # (B, H, T, D)
-    return y.transpose(1, 2)[..., :width]  # (B, T, H, Dv)
+    return y.transpose(1, 2)  # (B, T, H, D)
 
 
 def why_not_fused(q: Tensor, rule: ScoreRule, sight: Sight) -> str | None:
