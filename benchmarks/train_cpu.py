@@ -20,7 +20,7 @@ import onehop
 from onehop.config import ModelConfig
 from onehop.config.recipe import TrainConfig
 from onehop.data.loader import Batch
-from onehop.training.optimizer import adamw
+from onehop.training.optimizer import make_optimizer
 from onehop.training.setup import pick_product
 from onehop.training.step import training_step
 
@@ -89,7 +89,7 @@ def ours() -> Step:
     )
     model = onehop.build(config).train()
     pick_product(model, torch.device("cpu"))
-    optimizer = adamw(model, TRAIN)
+    optimizer = make_optimizer(model, TRAIN)
 
     def step(rows: Batch, dtype: torch.dtype) -> None:
         training_step(model, optimizer, [rows], index=0, cfg=TRAIN, precision=dtype)

@@ -60,6 +60,9 @@ class TrainConfig(Part):
         None, ge=1, description="rows per forward pass; must divide batch_size; none: all at once"
     )
     context: int | None = Field(None, ge=2, description="tokens per row; none: model.max_len")
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw", description="what moves the weights; muon: the hidden matrices by Muon, all else by AdamW"
+    )
     lr: float = Field(1e-3, gt=0, description="highest learning rate")
     lr_end: float = Field(0.1, ge=0, le=1, description="last learning rate as a share of the highest")
     warmup: int = Field(

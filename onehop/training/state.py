@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from onehop.base.errors import CheckpointError, ConfigError
 from onehop.base.files import atomic_file
 from onehop.model.transformer import Transformer
+from onehop.training.optimizer import Optimizers
 from onehop.weights.safetensors_files import write_tensors
 
 FORMAT = "1"
@@ -38,7 +38,7 @@ Facts = Mapping[str, Any]  # what has to be the same when a run is resumed: key 
 
 
 def save_state(
-    folder: Path, model: Transformer, optimizer: torch.optim.Optimizer, *, progress: Progress, facts: Facts
+    folder: Path, model: Transformer, optimizer: Optimizers, *, progress: Progress, facts: Facts
 ) -> None:
     """Write the state whole or not at all: the one that was there before stays until a single rename."""
     weights = {f"model/{name}": tensor.detach() for name, tensor in model.state_dict().items()}
@@ -48,7 +48,7 @@ def save_state(
         write_tensors(temporary, {**weights, **moments}, metadata=about)
 
 
-def load_state(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer, *, facts: Facts) -> Progress:
+def load_state(folder: Path, model: Transformer, optimizer: Optimizers, *, facts: Facts) -> Progress:
     """Put weights and moments back, bit for bit.
 
     Raises CheckpointError for a missing, damaged or foreign state, and ConfigError where `facts` differ from the run's.
@@ -100,7 +100,7 @@ def _put_weights(model: Transformer, weights: Mapping[str, Tensor], file: Path) 
     model.load_state_dict(weights)
 
 
-def _moments(model: Transformer, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _moments(model: Transformer, optimizer: Optimizers) -> dict[str, Tensor]:
     """The optimizer's tensors under the names of their parameters: 'layers.0…weight/exp_avg'."""
     found = {}
     for name, parameter in model.named_parameters():
@@ -109,7 +109,7 @@ def _moments(model: Transformer, optimizer: torch.optim.Optimizer) -> dict[str, 
     return found
 
 
-def _put_moments(model: Transformer, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+def _put_moments(model: Transformer, optimizer: Optimizers, tensors: Mapping[str, Tensor]) -> None:
     parameters = dict(model.named_parameters())
     optimizer.state.clear()
     for path, tensor in tensors.items():

@@ -13,6 +13,7 @@ from onehop.model.transformer import Transformer
 from onehop.parts.dropout import DropKey
 from onehop.parts.moe import MoE
 from onehop.training.loss import batch_loss
+from onehop.training.optimizer import Optimizers
 from onehop.training.schedule import learning_rate
 from onehop.training.setup import computing
 
@@ -35,7 +36,7 @@ class StepResult:
 
 def training_step(
     model: Transformer,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizers,
     batches: Sequence[Batch],
     *,
     index: int,

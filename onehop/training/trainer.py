@@ -22,7 +22,7 @@ from onehop.data.loader import Loader, evaluation_batches
 from onehop.data.prepare import Prepared, prepare
 from onehop.model.build import build
 from onehop.training.evaluate import validation_loss
-from onehop.training.optimizer import adamw
+from onehop.training.optimizer import make_optimizer
 from onehop.training.report import Metrics
 from onehop.training.setup import pick_device, pick_precision, pick_product
 from onehop.training.state import FILE, Progress, load_state, remove_leftovers, save_state
@@ -68,7 +68,7 @@ class Trainer:
             self.loader = Loader(self.data.train, seed=recipe.train.seed, **self.row_options)
             self.model = build(self.recipe.model, seed=recipe.train.seed, device=self.device).train()
             pick_product(self.model, self.device)
-            self.optimizer = adamw(self.model, recipe.train)
+            self.optimizer = make_optimizer(self.model, recipe.train)
             self.progress = Progress()
             if resume:
                 self.progress = load_state(self.out, self.model, self.optimizer, facts=self._facts())
