@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from onehop.base.errors import OnehopError
@@ -41,7 +41,8 @@ def append(path: str | Path, text: str) -> None:
                 while left:
                     left = left[file.write(left) :]
             except OSError:
-                file.truncate(end)
+                with suppress(OSError):
+                    file.truncate(end)
                 raise
 
 

@@ -89,6 +89,7 @@ class Tied(nn.Module):
         self._owner = (owner,)  # in a tuple: not registered, so the weight is listed and saved once
         self.bias = nn.Parameter(torch.zeros(owner.num_embeddings)) if bias else None
         self.packed: Packed | None = None
+        self.product: Product = F.linear
 
     @property
     def weight(self) -> Tensor:
@@ -97,7 +98,7 @@ class Tied(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.packed is not None and self.packed.usable():
             return self.packed(x)
-        return F.linear(x, self.weight, self.bias)
+        return self.product(x, self.weight, self.bias)
 
     def places(self) -> list[Place]:
         """Where its parameters are kept."""

@@ -5,10 +5,11 @@ import io
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from onehop.parts import linear
-from onehop.parts.linear import Linear, SideBySide, Tied, pack, unpack
+from onehop.parts.linear import Linear, SideBySide, Tied, multiply_by, onednn, pack, unpack
 
 ONEDNN = torch.backends.mkldnn.is_available()
 
@@ -143,3 +144,80 @@ def test_weights_made_in_inference_mode_are_not_packed():
         model = Pair()
         pack(model)
     assert model.w3.packed is None
+
+
+def gradients(model, x):
+    """The output, and the gradients of x and of every parameter."""
+    x = x.clone().requires_grad_()
+    y = model(x)
+    (y * torch.linspace(-1, 1, y.numel()).view_as(y)).sum().backward()
+    found = [y.detach(), x.grad, *(p.grad for p in model.parameters() if p.grad is not None)]
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+@pytest.mark.skipif(not ONEDNN, reason="this PyTorch has no oneDNN")
+@pytest.mark.parametrize("bias", [False, True])
+def test_training_by_onednn_equals_training_by_the_plain_product(bias):
+    torch.manual_seed(0)
+    model, x = Pair(bias), torch.randn(3, 5, 16)
+    plain = gradients(model, x)
+    multiply_by(model, onednn)
+    # sums of up to 24 products of size 1 in float32, in another order
+    for a, b in zip(gradients(model, x), plain, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+    multiply_by(model, F.linear)
+    assert all(torch.equal(a, b) for a, b in zip(gradients(model, x), plain, strict=True))
+
+
+@pytest.mark.skipif(not ONEDNN, reason="this PyTorch has no oneDNN")
+def test_the_second_derivative_by_onednn_is_that_of_the_plain_product():
+    torch.manual_seed(0)
+    found = []
+    for product in (onednn, F.linear):
+        x, w = (
+            torch.linspace(-1, 1, 8).view(2, 4).requires_grad_(),
+            torch.linspace(0, 1, 12).view(3, 4).requires_grad_(),
+        )
+        (gx,) = torch.autograd.grad(product(x, w, None).pow(3).sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(gx.square().sum(), (x, w)))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)  # a few float32 roundings at 1
+
+
+@pytest.mark.parametrize("case", ["float64", "autocast", "meta", "compiled"])
+def test_onednn_leaves_what_it_cannot_do_to_the_plain_product(monkeypatch, case):
+    monkeypatch.setattr(linear._OneDNN, "apply", lambda *args: pytest.fail("oneDNN was asked"))
+    x, w = torch.randn(2, 4), torch.randn(3, 4)
+    if case == "float64":
+        assert torch.equal(onednn(x.double(), w.double()), F.linear(x.double(), w.double()))
+    elif case == "autocast":
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert onednn(x, w).dtype == torch.bfloat16
+    elif case == "meta":
+        assert onednn(x.to("meta"), w.to("meta")).shape == (2, 3)
+    else:
+        assert torch.equal(torch.compile(onednn, backend="eager", fullgraph=True)(x, w), F.linear(x, w))
+
+
+def test_maps_side_by_side_are_one_product_while_training(monkeypatch):
+    model, x, calls = Pair(), torch.randn(2, 16), []
+
+    def counting(x, w, b):
+        calls.append(tuple(w.shape))
+        return F.linear(x, w, b)
+
+    multiply_by(model, counting)
+    model(x)
+    assert calls == [(32, 16), (5, 16), (11, 16)]
+    calls.clear()
+    with torch.no_grad():
+        model(x)
+    assert calls == [(24, 16), (8, 16), (5, 16), (11, 16)]
+
+
+def test_a_map_that_is_listened_to_runs_by_itself():
+    model, heard = Pair(), []
+    model.w2.register_forward_hook(lambda module, inputs, output: heard.append(output.shape))
+    model(torch.randn(2, 16))
+    assert heard == [(2, 8)]

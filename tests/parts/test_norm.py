@@ -6,7 +6,7 @@ from torch import nn
 
 from onehop.config import norm as config
 from onehop.config.norm import LayerNormConfig, NormConfig, RMSNormConfig
-from onehop.parts.norm import NORMS, LayerNorm, RMSNorm, plain_layer_norm, plain_rms_norm
+from onehop.parts.norm import NORMS, LayerNorm, RMSNorm, _rms_norm, plain_layer_norm, plain_rms_norm
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 ROUNDING = {torch.float64: 2e-15, torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
@@ -155,3 +155,34 @@ def test_layer_norm_equals_torchs_module():
     theirs.load_state_dict(ours.state_dict())
     x = _x(2, 5, 16)
     assert torch.equal(ours(x), theirs(x))
+
+
+def test_the_gradient_of_a_trained_rms_norm_is_that_of_the_definition():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 7, generator=generator, dtype=torch.float64).requires_grad_()
+    weight = torch.randn(7, generator=generator, dtype=torch.float64).requires_grad_()
+
+    def own(x, weight):
+        return _rms_norm(x, weight, 1e-3)
+
+    def plain(x, weight):
+        return plain_rms_norm(x, weight, offset=0, eps=1e-3)
+
+    up = torch.randn(2, 3, 7, generator=generator, dtype=torch.float64)
+    for mine, definition in zip(
+        *(torch.autograd.grad(f(x, weight), (x, weight), up) for f in (own, plain)), strict=True
+    ):
+        torch.testing.assert_close(mine, definition, rtol=1e-12, atol=1e-12)  # float64, another order of sums
+    assert torch.autograd.gradgradcheck(own, (x, weight))
+
+
+def test_the_gradient_of_an_rms_norm_is_float32_under_autocast():
+    """The backward pass may run inside autocast; its products must not be rounded to 8 bits there."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(64, 32).requires_grad_(), torch.ones(32).requires_grad_()
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            found.append(torch.autograd.grad(_rms_norm(x, weight, 1e-6).pow(3).sum(), (x, weight)))
+    for rounded, whole in zip(*found, strict=True):
+        assert torch.equal(rounded, whole)

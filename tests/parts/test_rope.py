@@ -211,3 +211,17 @@ def test_a_rope_of_one_pair_works():
     torch.testing.assert_close(
         y[0, 2, 0, 0], x[0, 2, 0, 0] * math.cos(2) - x[0, 2, 0, 1] * math.sin(2), rtol=0, atol=1e-14
     )
+
+
+def test_the_gradient_of_a_turn_is_the_turn_back():
+    """Also of a part of the head's width, under a factor on the angles' cos and sin, and once more."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 2, 6, generator=generator, dtype=torch.float64).requires_grad_()
+    rope = Rope(RopeConfig(width=4), 6)
+    cos, sin = (1.3 * c for c in rope.angles(torch.arange(3).expand(2, 3), dtype=torch.float64))
+    assert torch.autograd.gradcheck(lambda x: rope.rotate(x, cos, sin), (x,))
+    assert torch.autograd.gradgradcheck(lambda x: rope.rotate(x, cos, sin), (x,))
+    up = torch.randn(2, 3, 2, 6, generator=generator, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(rope.rotate(x, cos, sin), x, up)
+    with torch.no_grad():
+        assert torch.equal(gradient, rope.rotate(up, cos, -sin))
