@@ -17,6 +17,7 @@ class Alibi(PositionScheme):
     """
 
     biases = True
+    relative = True
 
     def __init__(self, n_heads: int):
         super().__init__()
@@ -43,6 +44,7 @@ class T5Bias(PositionScheme):
     """
 
     biases = True
+    relative = True
 
     def __init__(self, cfg: T5Config, n_heads: int, *, bidirectional: bool):
         super().__init__()

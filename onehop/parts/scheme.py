@@ -23,6 +23,7 @@ class PositionScheme(nn.Module):
 
     turns = False
     biases = False
+    relative = False  # whether what it adds to a score depends on the distance i - j alone
     at_read = False
 
     @property

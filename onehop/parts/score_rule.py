@@ -12,9 +12,10 @@ from onehop.parts.dropout import DropKey
 class ScoreRule:
     """score = cap · tanh(scale · q·k / cap) + bias(i, j), then `change`, a mask (Sight), softmax beside `sinks`.
 
-    `bias` maps positions (B | 1, T), (B | 1, S) to (B | 1, H, T, S); it may have parameters. `change` maps scores
-    (B, H, T, S) and the same positions to new scores: a rule of a user's own, known to `plain` only.
-    `sinks` (H,) are extra scores that take weight and give nothing back. `dropout` falls on the weights.
+    `bias` maps positions (B | 1, T), (B | 1, S) to (B | 1, H, T, S); it may have parameters; an attribute `relative`
+    that is true says that it depends on i - j alone. `change` maps scores (B, H, T, S) and the same positions to new
+    scores: a rule of a user's own, known to `plain` only. `sinks` (H,) are extra scores that take weight and give
+    nothing back. `dropout` falls on the weights.
     """
 
     scale: float
@@ -40,6 +41,7 @@ class SumOfBiases(nn.Module):
     def __init__(self, first: nn.Module, second: nn.Module):
         super().__init__()
         self.first, self.second = first, second
+        self.relative = getattr(first, "relative", False) and getattr(second, "relative", False)
 
     def forward(self, q_at: Tensor, k_at: Tensor) -> Tensor:
         """The sum at these positions."""

@@ -7,16 +7,16 @@ score turns up. The backward pass computes each tile of weights again. Tiles tha
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call
 
 from onehop.base.errors import OnehopError
 from onehop.parts.keys import Keys
+from onehop.parts.score_bias import TiledBias, tiled_bias
 from onehop.parts.score_plain import folded, kept, stacked, wide
 from onehop.parts.score_rule import ScoreRule, learned
 from onehop.parts.sight import Sight
@@ -29,7 +29,8 @@ def tiled(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, tile: tuple[i
     """
     table = learned(rule.bias)
     b, t, heads, _ = q.shape
-    tiles = _Tiles(rule, sight, tile or tile_for(t, b * heads), (b, heads))
+    bias = None if rule.bias is None else tiled_bias(rule.bias, sight)
+    tiles = _Tiles(rule, sight, tile or tile_for(t, b * heads), (b, heads), bias)
     if torch.is_grad_enabled():
         k, v = keys.dense()
         if table or any(x is not None and x.requires_grad for x in (q, k, v, rule.sinks)):
@@ -58,6 +59,7 @@ class _Tiles:
     sight: Sight
     tile: tuple[int, int]
     shape: tuple[int, int]  # B, H
+    bias: TiledBias | None
     rooms: dict[str, Tensor] = field(default_factory=dict)
 
     def runs(self) -> list[slice]:
@@ -99,19 +101,28 @@ class _Tiles:
         mask = self.sight.tile(rows, cols)
         if mask is None:
             return None
+        mask = mask.flip(-1) if self.reverse else mask
         return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(~mask, -torch.inf)
 
-    def bias(self, rows: slice, cols: slice, table: dict[str, Tensor] | None = None) -> Tensor | None:
-        """The bias of a tile, (B | 1, H | 1, t, s), with the tensors of `table` in place of the module's own."""
-        if self.rule.bias is None:
-            return None
-        at = self.sight.q.at[:, rows], self.sight.k.at[:, cols]
-        out: Tensor = functional_call(self.rule.bias, table, at) if table else self.rule.bias(*at)
-        return out
+    @property
+    def reverse(self) -> bool:
+        """Whether the keys of a tile stand in reverse order."""
+        return self.bias is not None and self.bias.reverse
+
+    def close(self, x: Tensor) -> Tensor:
+        """A run of keys or values (B, s, K, D) as (B·K, s, D), close together and in the type of sums."""
+        x = wide(stacked(x))
+        return x.flip(1) if self.reverse else x.contiguous()
+
+    def apart(self, x: Tensor) -> Tensor:
+        """(B·K, s, D) -> (B, s, K, D), undoing `close`."""
+        x = x.flip(1) if self.reverse else x
+        return x.unflatten(0, (self.shape[0], -1)).transpose(1, 2)
 
     def keep(self, rows: slice, cols: slice, like: Tensor) -> Tensor:
         """What dropout multiplies the weights of a tile by, 0 or 1 / (1 - rate), (B, H, t, s)."""
         keep = kept(self.rule, self.by_head(like).shape, rows, cols)
+        keep = keep.flip(-1) if self.reverse else keep
         return keep.to(like.dtype).div_(1.0 - self.rule.dropout)
 
     def by_head(self, x: Tensor) -> Tensor:
@@ -162,7 +173,8 @@ class _Rows:
 
     def see(self, tiles: _Tiles, cols: slice, k: Tensor, v: Tensor) -> None:
         """Look at some more keys (B·K, s, D) and values (B·K, s, Dv)."""
-        bias, hidden = tiles.bias(self.at, cols), tiles.hidden(self.at, cols, self.q)
+        bias = None if tiles.bias is None else tiles.bias.tile(self.at, cols)
+        hidden = tiles.hidden(self.at, cols, self.q)
         w, _ = tiles.scores(self.q, k, hidden, bias)  # (B·K, G·t, s)
         top = torch.maximum(self.top, w.amax(dim=-1, keepdim=True))
         w = _exp(w.sub_(top), far=bias is not None or hidden is not None)
@@ -189,7 +201,7 @@ def _forward(tiles: _Tiles, q: Tensor, keys: Keys) -> tuple[Tensor, Tensor]:
         if not runs:
             n_kv, width = v_part.shape[2:]
             runs = [_Rows.start(tiles, at, folded(q_scaled[:, at], n_kv).contiguous(), width) for at in tiles.runs()]
-        k, v = _close(k_part), _close(v_part)  # (B·K, s, D), (B·K, s, Dv)
+        k, v = tiles.close(k_part), tiles.close(v_part)  # (B·K, s, D), (B·K, s, Dv)
         for run in runs:
             if not tiles.sight.is_blank(run.at, cols):
                 run.see(tiles, cols, k, v)
@@ -222,10 +234,15 @@ class _Tiled(torch.autograd.Function):
             )
         q, k, v, sinks, *table, y, lse = ctx.saved_tensors
         with torch.autocast(q.device.type, enabled=False):
-            back = _Backward(ctx.tiles, dict(zip(ctx.names, table)))
+            tiles = ctx.tiles
+            if table:
+                bias = tiled_bias(tiles.rule.bias, tiles.sight, dict(zip(ctx.names, table)))
+                tiles = replace(tiles, bias=bias)
+            back = _Backward(tiles)
             dq, dk, dv = back.run(q, k, v, y=y, lse=lse, dy=dy)
-            ctx.tiles.rooms.clear()
-        return None, None, dq, dk, dv, None if sinks is None else back.d_sinks.to(sinks.dtype), *back.d_table
+            tiles.rooms.clear()
+        d_sinks = None if sinks is None else back.d_sinks.to(sinks.dtype)
+        return None, None, dq, dk, dv, d_sinks, *(tiles.bias.gradients if table else ())
 
 
 @dataclass(eq=False)
@@ -243,10 +260,8 @@ class _RowsBack:
 class _Backward:
     """The gradients of q, k, v, of sinks and of a bias's own tensors, from tiles of weights that are computed again."""
 
-    def __init__(self, tiles: _Tiles, table: dict[str, Tensor]):
+    def __init__(self, tiles: _Tiles):
         self.tiles = tiles
-        self.table = {name: x.detach().requires_grad_() for name, x in table.items()}
-        self.d_table = [torch.zeros_like(x) for x in table.values()]
         self.d_sinks = torch.zeros(tiles.shape[1])
 
     def run(
@@ -261,7 +276,7 @@ class _Backward:
             runs.append(_RowsBack(at, q_part, torch.zeros_like(q_part), *others))
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         for cols, k_part, v_part in Keys(k, v, tiles.sight.k).tiles(tiles.tile[1]):
-            k_part, v_part = _close(k_part), _close(v_part)  # (B·K, s, D), (B·K, s, Dv)
+            k_part, v_part = tiles.close(k_part), tiles.close(v_part)  # (B·K, s, D), (B·K, s, Dv)
             dk_part, dv_part = torch.zeros_like(k_part), torch.zeros_like(v_part)
             for run in runs:
                 if tiles.sight.is_blank(run.at, cols):
@@ -270,21 +285,21 @@ class _Backward:
                 dv_part.baddbmm_(used.mT, run.dy)
                 dk_part.baddbmm_(ds.mT, run.q)
                 run.dq.baddbmm_(ds, k_part)
-            dk[:, cols] = dk_part.unflatten(0, (-1, n_kv)).transpose(1, 2)
-            dv[:, cols] = dv_part.unflatten(0, (-1, n_kv)).transpose(1, 2)
+            dk[:, cols], dv[:, cols] = tiles.apart(dk_part), tiles.apart(dv_part)
         for run in runs:
             dq[:, run.at] = tiles.by_token(run.dq.mul_(scale))
             if tiles.rule.sinks is not None:  # the weight of a key whose value is zero, times -inner
                 d = (tiles.sinks(run.q) - run.lse).exp_().mul_(run.inner)
                 self.d_sinks = self.d_sinks.to(d) - tiles.by_head(d).sum(dim=(0, 2, 3))
+        if tiles.bias is not None:
+            tiles.bias.finish()
         return dq, dk, dv
 
     def tile(self, run: _RowsBack, cols: slice, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The weights by which values were mixed and the gradient of scale · q·k, both (B·K, G·t, s)."""
         tiles, hidden = self.tiles, self.tiles.hidden(run.at, cols, run.q)
-        with torch.set_grad_enabled(bool(self.table)):
-            bias = tiles.bias(run.at, cols, self.table)
-        w, bent = tiles.scores(run.q, k, hidden, None if bias is None else bias.detach())
+        bias = None if tiles.bias is None else tiles.bias.tile(run.at, cols)
+        w, bent = tiles.scores(run.q, k, hidden, bias)
         w = _exp(w.sub_(run.lse), far=bias is not None or hidden is not None)
         ds, used = tiles.product(run.dy, v, "gradient"), w
         if tiles.rule.drop_key is not None:
@@ -292,18 +307,6 @@ class _Backward:
             used = tiles.by_head(w).mul(keep).view_as(w)
             tiles.by_head(ds).mul_(keep)
         ds.sub_(run.inner).mul_(w)
-        if bias is not None and self.table:
-            self.learn(bias, tiles.by_head(ds))
+        if tiles.bias is not None and tiles.bias.gradients:
+            tiles.bias.learn(run.at, cols, tiles.by_head(ds))
         return used, ds if bent is None else ds.addcmul_(ds, bent.square_(), value=-1.0)
-
-    def learn(self, bias: Tensor, d_bias: Tensor) -> None:
-        """Carry the gradient of a tile's bias, (B, H, t, s), on to the tensors that it was made of."""
-        parts = torch.autograd.grad(bias, list(self.table.values()), d_bias.sum_to_size(bias.shape), allow_unused=True)
-        for total, part in zip(self.d_table, parts):
-            if part is not None:
-                total.add_(part)
-
-
-def _close(x: Tensor) -> Tensor:
-    """A run of keys or values (B, s, K, D) as (B·K, s, D), close together and in the type of sums."""
-    return wide(stacked(x)).contiguous()
