@@ -64,17 +64,22 @@ def torch_dtype(dtype: torch.dtype | str) -> torch.dtype:
 
 
 def _transformer(cfg: ModelConfig, vocab_size: int) -> Transformer:
-    embed = _embedding(cfg, cfg.embed, nn.Embedding(vocab_size, cfg.d_model))
+    embed = _embedding(cfg, cfg.embed, _rows(vocab_size, cfg.d_model))
     projection = (
         Tied(embed.tokens, bias=cfg.head.bias) if cfg.head.tied else Linear(cfg.d_model, vocab_size, bias=cfg.head.bias)
     )
     encoder = None
     if cfg.encoder is not None:
         shared = cfg.encoder.share_embedding
-        rows = embed.tokens if shared else nn.Embedding(vocab_size, cfg.d_model)
+        rows = embed.tokens if shared else _rows(vocab_size, cfg.d_model)
         own = _embedding(cfg, cfg.encoder.embed, rows, shared=shared)
         encoder = Encoder(**_stack(cfg, cfg.encoder, "encoder."), embed=own, dropout=cfg.dropout.embed)
     return Transformer(cfg, **_stack(cfg, cfg, ""), embed=embed, head=Head(projection, cfg.head), encoder=encoder)
+
+
+def _rows(n: int, width: int) -> nn.Embedding:
+    """A table whose values come later: nn.Embedding's own draw, on the meta device, would load the compiler first."""
+    return nn.Embedding(n, width, _weight=torch.empty(n, width))
 
 
 def _embedding(cfg: ModelConfig, embed: EmbedConfig, rows: nn.Embedding, *, shared: bool = False) -> Embedding:

@@ -21,6 +21,6 @@ from onehop.parts.step import Step
 
 __all__ = [
     "Alibi", "Cache", "CacheSpec", "CrossAttention", "GatedFFN", "GroupedQueryAttention", "Keys", "LayerCache",
-    "LayerNorm", "LearnedPositions", "Linear", "Memory", "MoE", "Places", "PlainFFN", "PositionScheme", "RMSNorm", "Rope",
-    "Routing", "ScoreRule", "Sees", "Sight", "SinusoidalPositions", "Step", "T5Bias", "attend", "part", "score",
+    "LayerNorm", "LearnedPositions", "Linear", "Memory", "MoE", "Places", "PlainFFN", "PositionScheme", "RMSNorm",
+    "Rope", "Routing", "ScoreRule", "Sees", "Sight", "SinusoidalPositions", "Step", "T5Bias", "attend", "part", "score",
 ]  # fmt: skip

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from onehop.parts.constant import fresh_normal
+
 
 class LearnedPositions(nn.Module):
     """A learned vector for each of `max_len` positions: at (B, T) -> (B, T, C). `weight` is (max_len, C).
@@ -18,7 +20,7 @@ class LearnedPositions(nn.Module):
 
     def reset_parameters(self) -> None:
         """Fresh vectors, as small as a fresh token embedding."""
-        nn.init.normal_(self.weight, std=0.02)
+        fresh_normal(self.weight)
 
     def forward(self, at: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
         """Positions (B, T) below max_len -> (B, T, C), in `dtype` (none: the weight's)."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from onehop.config.position import T5Config
-from onehop.parts.constant import Constant
+from onehop.parts.constant import Constant, fresh_normal
 from onehop.parts.scheme import PositionScheme
 
 
@@ -59,7 +59,7 @@ class T5Bias(PositionScheme):
 
     def reset_parameters(self) -> None:
         """Fresh biases, small beside the scores."""
-        nn.init.normal_(self.table, std=0.02)
+        fresh_normal(self.table)
 
     def forward(self, q_at: Tensor, k_at: Tensor) -> Tensor:
         by_distance = self.table[self._buckets.on(q_at.device)].t()  # (H, 2 · reach + 1)

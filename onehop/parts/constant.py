@@ -1,7 +1,7 @@
-"""A tensor that is computed from a config and never learned."""
+"""Values that are not learned: tensors computed from a config, and what a parameter holds before training."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Constant:
@@ -19,3 +19,9 @@ class Constant:
         if device not in self._on:
             self._on[device] = self._home.to(device)
         return self._on[device]
+
+
+def fresh_normal(parameter: Tensor, std: float = 0.02) -> None:
+    """Fill a parameter with small normal numbers; not on the meta device, where that would load the compiler."""
+    if not parameter.is_meta:
+        nn.init.normal_(parameter, std=std)

@@ -1,5 +1,6 @@
 """One product per expert over the tokens that visit it: no token is dropped and none is padded."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,18 +30,24 @@ class Groups:
         return torch.empty_like(self.order).scatter_(0, self.order, places)
 
 
+def _outside_graphs(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Keep a function out of compiled graphs: torch.compiler.disable, which would load the compiler at import (2 s)."""
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return function
+
+
 def grouped_linear(x: Tensor, w: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:
     """Rows of expert e times w[e]ᵀ, plus bias[e]: x (M, in), w (E, out, in), ends (E,), bias (E, out) -> (M, out)."""
     x, w, bias = _as_autocast(x, w, bias)
     if not _fits_grouped_mm(x, w):
         return plain_grouped_linear(x, w, ends, bias)
-    y = _grouped_mm(x, w.transpose(1, 2), ends)  # (M, out)
+    y = F.grouped_mm(x, w.transpose(1, 2), offs=ends)  # (M, out)
     if y.requires_grad:
         y = _DenseGradient.apply(y)
     return y if bias is None else y + _per_row(bias, ends, x.size(0))
 
 
-@torch.compiler.disable
+@_outside_graphs
 def plain_grouped_linear(x: Tensor, w: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:
     """The definition: a loop over the experts that are visited."""
     experts, biases = w.unbind(), [None] * w.size(0) if bias is None else bias.unbind()
@@ -73,20 +80,10 @@ def _as_autocast(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[Tensor, Ten
     return x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
 
 
-def _grouped_mm(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
-    """F.grouped_mm, which the compiler can trace in bf16 only; in another dtype it stays outside the compiled graph."""
-    if torch.compiler.is_compiling() and x.dtype != torch.bfloat16:
-        return _eager_grouped_mm(x, w, ends)
-    return F.grouped_mm(x, w, offs=ends)
-
-
-@torch.compiler.disable
-def _eager_grouped_mm(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
-    return F.grouped_mm(x, w, offs=ends)
-
-
 def _fits_grouped_mm(x: Tensor, w: Tensor) -> bool:
-    """F.grouped_mm takes no float64, and rows must be a multiple of 16 bytes apart."""
+    """F.grouped_mm takes no float64, rows a multiple of 16 bytes apart, and in a compiled graph bf16 only."""
+    if torch.compiler.is_compiling() and x.dtype != torch.bfloat16:
+        return False
     return (
         x.dtype == w.dtype
         and x.dtype in (torch.float32, torch.bfloat16, torch.float16)

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from onehop.config.ffn import GatedConfig, MoEConfig, PlainConfig
 from onehop.parts.activation import ACTIVATIONS
+from onehop.parts.constant import fresh_normal
 from onehop.parts.dense import GatedFFN, PlainFFN
 from onehop.parts.grouped import Groups, grouped_linear
 from onehop.parts.router import Router, Routing
@@ -39,7 +40,7 @@ class MoE(nn.Module):
         """Fresh expert weights; biases 0."""
         for name, parameter in self.named_parameters(recurse=False):
             if name.startswith("w"):
-                nn.init.normal_(parameter, std=0.02)
+                fresh_normal(parameter)
             else:
                 nn.init.zeros_(parameter)
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onehop.config.ffn import MoEConfig
+from onehop.parts.constant import fresh_normal
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +98,7 @@ class Router(nn.Module):
 
     def reset_parameters(self) -> None:
         """Fresh weights, and no preference."""
-        nn.init.normal_(self.weight, std=0.02)
+        fresh_normal(self.weight)
         self.fill_buffers()
 
     def fill_buffers(self) -> None:
