@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from onehop.base.errors import OnehopError
 from onehop.generate.request import Limits, Request
 
 LEAD = 128  # the largest logits that are sorted first; a nucleus is rarely wider
@@ -120,13 +121,19 @@ class Sampler:
         logits = logits[:, : self.n_ids]
         if self.penalised:
             logits = self._penalise(wide(logits))
+        best = logits.max(dim=-1)  # among equals the first
+        if bool(best.values.isnan().any()):
+            raise OnehopError(
+                "the model's logits are not numbers (NaN): its weights are damaged, or its activations are too large for "
+                "this dtype. Try dtype float32."
+            )
         if not self.draws:
-            return self._note(logits.argmax(dim=-1))
+            return self._note(best.indices)
         cut = temper(wide(logits), self.temperature)
         for transform, column, off in self.cuts:
             cut = cut if off else transform(cut, column)
         drawn = draw(cut, self._uniform())
-        return self._note(torch.where(self.greedy, logits.argmax(dim=-1), drawn) if self.mixed else drawn)
+        return self._note(torch.where(self.greedy, best.indices, drawn) if self.mixed else drawn)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these rows only."""

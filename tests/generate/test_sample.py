@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onehop.base.errors import OnehopError
 from onehop.generate import sample
 from onehop.generate.request import Limits, Request
 from onehop.generate.sample import Sampler
@@ -243,6 +244,13 @@ def test_draws_follow_the_probabilities():
 def test_the_smallest_and_the_largest_draw_hit_tokens_that_have_probability(uniform):
     logits = row(-INF, 0.1, 0.7, -INF, -2.3, -INF, dtype=torch.float32)
     assert sample.draw(logits, column(uniform)).item() == (1 if uniform == 0.0 else 4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_not_numbers_are_refused_and_not_drawn_from(temperature):
+    sampler = Sampler([Request((0,), temperature=temperature, seed=0)], LIMITS)
+    with pytest.raises(OnehopError, match=r"^the model's logits are not numbers \(NaN\): .* Try dtype float32\.$"):
+        sampler(row(0.0, math.nan, 1.0, 0.0, dtype=torch.float32))
 
 
 def test_global_random_numbers_neither_matter_nor_move():

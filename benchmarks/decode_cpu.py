@@ -1,0 +1,106 @@
+"""Tokens per second on the CPU, one text: onehop against transformers' generate, the same weights, the same precision.
+
+A model of 100 million parameters (vocabulary 32000, 768 wide, 12 layers, 12 heads sharing 4 kv heads, feed-forward
+2048), a prompt of 64 tokens and 64 greedy tokens after it. Both libraries are measured in turn, round after round, so
+that whatever else the machine does falls on both; what counts is the median of the rounds' ratios. Needs transformers.
+
+python benchmarks/decode_cpu.py [--rounds 7] [--threads 2] [--out benchmarks/results/decode_cpu.json]
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+import transformers
+
+from onehop.config import ModelConfig
+from onehop.lm import LanguageModel
+from onehop.model import build
+from onehop.weights import save_hf
+
+SHAPE = {
+    "vocab_size": 32000, "d_model": 768, "n_layers": 12, "max_len": 2048,
+    "attention": {"n_heads": 12, "n_kv_heads": 4}, "ffn": {"kind": "gated", "d_ff": 2048}, "head": {"tied": False},
+}  # fmt: skip
+PROMPT, NEW = 64, 64
+
+
+def contestants(dtype):
+    """Name -> a function that continues the prompt by n greedy tokens and returns them."""
+    ours = build(ModelConfig(**SHAPE), seed=0)
+    prompt = torch.randint(0, 32000, (1, PROMPT), generator=torch.Generator().manual_seed(0))
+    with tempfile.TemporaryDirectory() as folder:
+        save_hf(ours, folder)
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    lm = LanguageModel(ours.to(dtype))
+
+    def onehop(n):
+        return lm.generate(prompt.tolist(), max_new_tokens=n, temperature=0.0)[0].token_ids
+
+    def hugging_face(n):
+        settings = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "min_new_tokens": n}
+        return theirs.generate(prompt, max_new_tokens=n, **settings)[0, PROMPT:].tolist()
+
+    return {"onehop": onehop, "transformers": hugging_face}
+
+
+def seconds(run, n):
+    start = time.perf_counter()
+    assert len(run(n)) == n
+    return time.perf_counter() - start
+
+
+def measure(dtype, rounds):
+    """Tokens per second of both, and the ratios round by round."""
+    runs = contestants(dtype)
+    said = {name: run(NEW) for name, run in runs.items()}  # also warms up
+    rates = {name: [] for name in runs}
+    prefill = {name: [] for name in runs}
+    for i in range(rounds):
+        for name in sorted(runs, reverse=bool(i % 2)):
+            first, whole = seconds(runs[name], 1), seconds(runs[name], NEW)
+            prefill[name].append(first)
+            rates[name].append((NEW - 1) / (whole - first))
+    ratios = [a / b for a, b in zip(rates["onehop"], rates["transformers"])]
+    agree = next((i for i, (a, b) in enumerate(zip(*said.values())) if a != b), NEW)
+    return {
+        "dtype": str(dtype).removeprefix("torch."),
+        "tokens_per_s": {name: round(statistics.median(values), 1) for name, values in rates.items()},
+        "first_token_ms": {name: round(1000 * statistics.median(values), 1) for name, values in prefill.items()},
+        "ratio": round(statistics.median(ratios), 2),
+        "ratios": [round(ratio, 2) for ratio in ratios],
+        "same_tokens_until": agree,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", default="benchmarks/results/decode_cpu.json")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        found.append(measure(dtype, options.rounds))
+        print(json.dumps(found[-1]))
+    report = {
+        "what": __doc__.splitlines()[0],
+        "machine": f"{platform.processor() or platform.machine()}, {options.threads} threads",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "shape": SHAPE, "prompt": PROMPT, "new": NEW, "rounds": options.rounds, "results": found,
+    }  # fmt: skip
+    with open(options.out, "w") as file:
+        json.dump(report, file, indent=1)
+        file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
