@@ -68,9 +68,10 @@ class Family:
         What was written is read back; whatever did not survive is refused, so that nothing is lost without a word.
         """
         structure = {path.removesuffix(".kind"): value for path, value in self.structure.items()}
-        for leaf, value in leaves(config):
-            if structure.get(leaf.path, value) != value:
-                raise self._refusal(config, leaf, value)
+        own = [(leaf, value) for leaf, value in leaves(config) if _is_own(leaf.path, value)]
+        other = [(leaf, value) for leaf, value in leaves(config) if structure.get(leaf.path, value) != value]
+        for leaf, value in own + other:
+            raise self._refusal(config, leaf, value)
         for text in self.limits(config):
             raise ConfigError(f"{text} {self._way_out()}")
         raw = {"architectures": [self.architecture], "model_type": self.name, **write_keys(self.keys, config)}
@@ -151,6 +152,7 @@ TABLES: Mapping[str, Choices[Any]] = {
     "attention": ATTENTIONS,
     "ffn": FFNS,
     "norm": NORMS,
+    "final_norm": NORMS,
     "position": POSITIONS,
     "score": SCORES,
 }

@@ -23,18 +23,22 @@ def fill(
 ) -> Transformer:
     """Give a model that was built on the meta device the weights of a file, and set it to evaluation mode.
 
-    dtype None: the file's own. Each tensor is read straight into its final place: the peak is the model and one tensor.
+    dtype None: the file's own. Buffers keep the type that the model gives them (counts, float32 biases of routers).
+    Each tensor is read straight into its final place: the peak is the model and one tensor.
     Shapes are compared with the headers before anything is read.
     """
     check_device(device)
     check_shapes(model, tensors, matched.claims)
     check_twins(tensors, matched.twins)
     to = tensors.dtype() if dtype is None else torch_dtype(dtype)
+    buffers = {name: buffer.dtype for name, buffer in model.named_buffers()}
     weights: dict[str, Tensor] = {}
     for claim in matched.claims:
         found = OPS.get(claim.op).load([tensors.read(name) for name in claim.theirs], claim.sizes)
         for name, tensor in zip(claim.ours, found, strict=True):
-            owned = torch.empty(tensor.shape, dtype=to, device=device)  # not a view of the file, which may change
+            owned = torch.empty(
+                tensor.shape, dtype=buffers.get(name, to), device=device
+            )  # not a view of the file, which may change
             weights[name] = _fitting(name, owned.copy_(tensor), tensor)
     model.load_state_dict(weights, assign=True)
     return model.eval()
@@ -52,12 +56,14 @@ def _fitting(name: str, owned: Tensor, source: Tensor) -> Tensor:
 def dump(
     model: Transformer, claims: Iterable[Claim], *, dtype: torch.dtype | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """The model's tensors under their names, one by one, in `dtype` (None: the model's own)."""
+    """The model's tensors under their names, one by one, in `dtype` (None: the model's own); buffers as they are."""
     weights = model.state_dict()
+    buffers = {name for name, _ in model.named_buffers()}
     for claim in claims:
         theirs = OPS.get(claim.op).save([weights[name] for name in claim.ours], claim.sizes)
         for name, tensor in zip(claim.theirs, theirs, strict=True):
-            yield name, tensor.detach() if dtype is None else tensor.detach().to(dtype)
+            keep = dtype is None or buffers.issuperset(claim.ours)
+            yield name, tensor.detach() if keep else tensor.detach().to(dtype)
 
 
 def check_device(device: torch.device | str) -> None:
@@ -79,7 +85,7 @@ def check_shapes(model: Transformer, tensors: TensorFiles, claims: Sequence[Clai
         theirs = OPS.get(claim.op).save([weights[name] for name in claim.ours], claim.sizes)
         for name, tensor in zip(claim.theirs, theirs, strict=True):
             entry = tensors.entries[name]
-            if entry.dtype not in DTYPES:
+            if entry.dtype not in DTYPES and tensor.is_floating_point():
                 known = ", ".join(DTYPES)
                 raise CheckpointError(f"{tensors.where}: {name} has the dtype {entry.dtype}; weights can be {known}.")
             if entry.shape != tuple(tensor.shape):

@@ -197,3 +197,14 @@ def test_a_part_of_ones_own_comes_back_with_its_file_and_only_with_it(tmp_path, 
         monkeypatch.setattr(table, "_rows", {})
     with pytest.raises(OnehopError, match=r"name its file \(.*mine\.py"):
         open_model(tmp_path / "m")
+
+
+def test_buffers_keep_their_type_whatever_the_weights_are_read_and_written_as(tmp_path):
+    """A router's bias moves in steps of 0.001, which bfloat16 would lose."""
+    moe = {"kind": "moe", "d_ff": 8, "n_experts": 4, "n_active": 2, "balance": "bias"}
+    model = small_model(decoder(ffn=moe), dtype=torch.float32)
+    model.layers[0].ffn.router.choice_bias += 1.001
+    save_native(model, tmp_path, dtype=torch.bfloat16)
+    for dtype in (None, "bfloat16", "float64"):
+        again = load_native(tmp_path, dtype=dtype).layers[0].ffn.router.choice_bias
+        assert torch.equal(again, model.layers[0].ffn.router.choice_bias)
