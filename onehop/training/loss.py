@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onehop.data.loader import Batch
+from onehop.data.pack import NO_TARGET
 from onehop.model.transformer import Transformer
 from onehop.parts.dropout import DropKey
-
-IGNORE = -100  # a target that does not count: padding, or the first token of another document
+from onehop.parts.score_plain import wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,9 +26,8 @@ def batch_loss(model: Transformer, batch: Batch, *, drop: DropKey | None = None,
     at = batch.at if batch.packed or batch.padded else None  # one whole document a row: positions follow by themselves
     states = model.states(batch.tokens, at=at, doc=batch.doc if batch.packed else None, drop=drop, kernel=kernel)
     logits = model.head(states.hidden)  # (B, T, V)
-    surprise = F.cross_entropy(
-        logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE, reduction="sum"
-    )
+    logits = wide(logits.flatten(0, 1))  # (B·T, V), float32 for 16-bit logits
+    surprise = F.cross_entropy(logits, batch.targets.flatten(), ignore_index=NO_TARGET, reduction="sum")
     routed = [r for r in states.routing if r is not None]
     router = None
     for r in routed:
