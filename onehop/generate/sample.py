@@ -124,7 +124,7 @@ class Sampler:
         best = logits.max(dim=-1)  # among equals the first
         if bool(best.values.isnan().any()):
             raise OnehopError(
-                "the model's logits are not numbers (NaN): its weights are damaged, or its activations are too large for "
+                "the model's logits are not numbers (NaN): its weights are damaged, or its activations too large for "
                 "this dtype. Try dtype float32."
             )
         if not self.draws:
