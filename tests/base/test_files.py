@@ -1,11 +1,12 @@
 import errno
 import os
+import resource
 import stat
 
 import pytest
 
 from onehop.base.errors import DataError, OnehopError
-from onehop.base.files import atomic_file, atomic_folder, atomic_write
+from onehop.base.files import append, atomic_file, atomic_folder, atomic_write
 
 FULL = r"^cannot write .*a\.bin: the disk is full\. Free some space or write elsewhere\.$"
 
@@ -170,3 +171,31 @@ def test_a_folder_does_not_replace_a_file(tmp_path):
     with pytest.raises(OnehopError, match="a file of that name is there"), atomic_folder(tmp_path / "run"):
         pass
     assert (tmp_path / "run").read_text() == "kept"
+
+
+def test_text_is_added_to_the_end_of_a_file_that_may_be_missing(tmp_path):
+    append(tmp_path / "deep" / "log", "one\n")
+    append(tmp_path / "deep" / "log", "zwö\n")
+    assert (tmp_path / "deep" / "log").read_text() == "one\nzwö\n"
+
+
+@pytest.fixture
+def room_for_ten_bytes():
+    """No file of this process may grow above ten bytes: a write that crosses them is cut, and the next one fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_what_cannot_be_added_as_a_whole_is_not_added_at_all(tmp_path, room_for_ten_bytes):
+    append(tmp_path / "log", "12345\n")
+    with pytest.raises(OSError, match="File too large"):
+        append(tmp_path / "log", "6789012345\n")
+    assert (tmp_path / "log").read_text() == "12345\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no device that is always full")
+def test_adding_to_a_full_disk_is_one_clear_line():
+    with pytest.raises(OnehopError, match=r"^cannot write /dev/full: the disk is full\."):
+        append("/dev/full", "x")
