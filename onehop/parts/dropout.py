@@ -9,34 +9,40 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MASK = 0xFFFFFFFF
+
+def _signed(x: int) -> int:
+    """The low 32 bits of x as int32 holds them."""
+    return ((x + 2**31) & 0xFFFFFFFF) - 2**31
+
+
+GOLDEN, FIRST, SECOND = (_signed(x) for x in (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35))
 
 
 @dataclass(frozen=True, eq=False)
 class DropKey:
-    """A place in the tree of random draws: seed, step, micro-batch, layer, site. `value` is a 0-d int64 tensor."""
+    """A place in the tree of random draws: seed, step, micro-batch, layer, site. `value` is a 0-d int32 tensor."""
 
     value: Tensor
 
     @classmethod
     def of(cls, *parts: int, device: torch.device | str = "cpu") -> "DropKey":
         """The key of (seed, step, micro-batch …)."""
-        key = cls(torch.zeros((), dtype=torch.int64, device=device))
+        key = cls(torch.zeros((), dtype=torch.int32, device=device))
         for part in parts:
             key = key.at(part)
         return key
 
     def at(self, part: int) -> "DropKey":
         """The key of one branch below this one."""
-        return DropKey(_mix(self.value * 0x9E3779B1 + (part & MASK) + 0x7F4A7C15))
+        return DropKey(_mix(self.value * GOLDEN + _signed(part + 0x7F4A7C15)))
 
 
 def keep(key: DropKey, rate: float, *index: Tensor) -> Tensor:
     """Which elements stay, with probability 1 - rate each: bool of the broadcast shape of `index` (int64 tensors)."""
     bits = key.value
     for i in index:
-        bits = _mix(bits * 0x9E3779B1 + i)
-    return bits >= int(rate * (MASK + 1))
+        bits = _mix(bits * GOLDEN + i.to(torch.int32))
+    return bits >= int(rate * 2**32) - 2**31
 
 
 def dropout(x: Tensor, rate: float, key: DropKey | None) -> Tensor:
@@ -48,8 +54,7 @@ def dropout(x: Tensor, rate: float, key: DropKey | None) -> Tensor:
 
 
 def _mix(h: Tensor) -> Tensor:
-    """MurmurHash3's 32-bit finaliser on int64 tensors that hold 32 bits."""
-    h = h & MASK
-    h = (h ^ (h >> 16)) * 0x85EBCA6B & MASK
-    h = (h ^ (h >> 13)) * 0xC2B2AE35 & MASK
-    return h ^ (h >> 16)
+    """MurmurHash3's 32-bit finaliser, in place: int32 wraps as it should, and shifts must not copy the sign."""
+    h.bitwise_xor_((h >> 16).bitwise_and_(0xFFFF)).mul_(FIRST)
+    h.bitwise_xor_((h >> 13).bitwise_and_(0x7FFFF)).mul_(SECOND)
+    return h.bitwise_xor_((h >> 16).bitwise_and_(0xFFFF))

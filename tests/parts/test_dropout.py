@@ -41,7 +41,27 @@ def test_a_key_is_its_path_and_the_same_on_every_machine():
 
 
 EXPECTED_KEY = 980552453
-EXPECTED_BITS = [0, 0, 1, 1, 1, 0, 1, 1, 0, 1, 0, 1, 1, 0, 0, 1]
+EXPECTED_BITS = [1, 1, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 1, 1, 0]
+
+
+def by_hand(*path: int) -> int:
+    """The same hash in whole numbers of any size, kept to 32 bits."""
+    bits = 0
+    for n, part in enumerate(path):
+        bits = (bits * 0x9E3779B1 + part + (0x7F4A7C15 if n < len(path) - 1 else 0)) & 0xFFFFFFFF
+        bits = (bits ^ (bits >> 16)) * 0x85EBCA6B & 0xFFFFFFFF
+        bits = (bits ^ (bits >> 13)) * 0xC2B2AE35 & 0xFFFFFFFF
+        bits ^= bits >> 16
+    return bits
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 - 1, 2**40 + 7])
+def test_bits_are_those_of_the_published_hash(seed):
+    """The hash as 32 bits of an int32, of which those at or above the rate stay."""
+    stays = keep(DropKey.of(seed, 5), 0.25, torch.arange(200)).tolist()
+    for j, stay in enumerate(stays):
+        signed = (by_hand(seed, 5, j) + 2**31) % 2**32 - 2**31
+        assert stay == (signed >= 2**30 - 2**31)
 
 
 def test_what_stays_is_scaled_so_that_the_mean_stays():
