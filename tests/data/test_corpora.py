@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+
 from onehop.base.errors import ConfigError
 from onehop.data import fables
 from onehop.data.corpora import CORPORA
@@ -21,7 +22,9 @@ def test_fables_are_endless_and_a_limit_takes_the_first() -> None:
 
 def test_what_is_known_about_fables_comes_with_the_corpus() -> None:
     corpus = CORPORA.get("fables")
-    assert corpus.entropy is not None and corpus.log_prob is not None and corpus.questions is not None
+    assert corpus.entropy is fables.entropy
+    assert corpus.log_prob is not None
+    assert corpus.questions is not None
     (text,) = corpus.documents(0, limit=1)
     assert corpus.log_prob(text) == fables.log_prob(text)
     assert corpus.questions(0, 2, kind="it") == fables.questions(0, 2, kind="it")
@@ -30,7 +33,7 @@ def test_what_is_known_about_fables_comes_with_the_corpus() -> None:
 def test_the_standard_library_ends_and_claims_no_entropy() -> None:
     corpus = CORPORA.get("python-stdlib")
     assert not corpus.endless
-    assert corpus.entropy is None and corpus.log_prob is None and corpus.questions is None
+    assert (corpus.entropy, corpus.log_prob, corpus.questions) == (None, None, None)
     assert len(list(corpus.documents(0, limit=3))) == 3
 
 

@@ -18,18 +18,16 @@ CLAIM = re.compile(r"\b[Tt]he (\w+) (didn't|couldn't)([\w ']*) the (\w+)([\w ']*
 
 # For each verb, flaws of the first thing that is named and of the second.
 RULES = {
-    "didn't fit in": ("big large wide bulky", "small little narrow tiny"),
-    "couldn't hold": ("small little narrow tiny", "big large wide bulky"),
-    "didn't stay on": ("heavy massive huge solid", "weak frail shaky brittle"),
-    "couldn't carry": ("weak frail shaky brittle", "heavy massive huge solid"),
-    "didn't reach": ("short stubby small little", "high far tall distant"),
-    "couldn't be touched with": ("high far tall distant", "short stubby small little"),
-    "didn't cover": ("small short narrow tiny", "big large wide long"),
-    "couldn't be hidden under": ("big large wide long", "small short narrow tiny"),
-    "didn't cut": ("blunt dull rusty soft", "hard tough firm thick"),
-    "couldn't be sliced with": ("hard tough firm thick", "blunt dull rusty soft"),
-    "didn't go through": ("wide tall bulky broad", "narrow low tight cramped"),
-    "couldn't let": ("narrow low tight cramped", "wide tall bulky broad"),
+    "didn't fit in": ("big large wide", "small little narrow"),
+    "couldn't hold": ("small little narrow", "big large wide"),
+    "didn't stay on": ("heavy massive huge", "weak frail shaky"),
+    "couldn't carry": ("weak frail shaky", "heavy massive huge"),
+    "didn't reach": ("short stubby small", "high far tall"),
+    "couldn't be touched with": ("high far tall", "short stubby small"),
+    "didn't cut": ("blunt dull rusty", "hard tough firm"),
+    "couldn't be sliced with": ("hard tough firm", "blunt dull rusty"),
+    "didn't go through": ("wide tall bulky", "narrow low tight"),
+    "couldn't let": ("narrow low tight", "wide tall bulky"),
 }
 
 
@@ -78,8 +76,8 @@ def test_the_thing_named_first_is_the_answer_half_of_the_time_for_every_verb_and
     for question in questions:
         verb, one, _, _ = claim(question.prompt)
         first[verb][question.answer == f" The {one}."] += 1
-    for counts in first.values():  # about 333 each: 4 standard errors of a fair coin are 0.11
-        assert 0.39 < counts[1] / sum(counts) < 0.61
+    for counts in first.values():  # about 400 each: 4 standard errors of a fair coin are 0.1
+        assert 0.4 < counts[1] / sum(counts) < 0.6
     where = fables.questions(1, 2000, kind="where")
     last = [re.findall(r"(?:in|on|under|behind|by) the \w+(?=\. Where was)", question.prompt)[-1] for question in where]
     share = sum(f" {spot.capitalize()}." == q.answer for spot, q in zip(last, where, strict=True)) / len(where)
@@ -91,8 +89,8 @@ def test_held_out_pairs_are_asked_about_and_never_told() -> None:
     asked = {frozenset(claim(question.prompt)[1:3]) for question in fables.questions(2, 3000, kind="it")}
     assert not told & asked
     assert frozenset(("trophy", "suitcase")) in asked
-    assert len(told) > 600  # of 720
-    assert len(asked) == 144
+    assert len(told) == 5 * 80
+    assert len(asked) == 5 * 20
 
 
 def test_held_out_spots_are_asked_about_and_never_told() -> None:
@@ -104,8 +102,8 @@ def test_held_out_spots_are_asked_about_and_never_told() -> None:
         for spot in spots
     }
     assert not told & asked
-    assert len(told) == 32 * 15
-    assert len(asked) == 32 * 3
+    assert len(told) == 20 * 9
+    assert len(asked) == 20 * 3
 
 
 def test_questions_that_are_not_held_out_continue_to_fables_of_the_grammar() -> None:

@@ -4,6 +4,7 @@ import json.decoder
 from pathlib import Path
 
 import pytest
+
 from onehop.base.errors import DataError
 from onehop.data import stdlib
 

@@ -36,13 +36,19 @@ class Slot:
     held_out: Callable[..., bool] | None = None
 
     def options(self, values: Mapping[str, str], *, held_out: bool = False) -> tuple[str, ...]:
-        """The words allowed after `values`; with `held_out`, those otherwise kept back (all, where none are)."""
+        """The words allowed after `values`; with `held_out`, those otherwise kept back.
+
+        While a blank that decides is still open, nothing is kept back, and all words are allowed in both cases.
+        """
         seen = [values.get(name) for name in self.given]
         fitting = tuple(word for word in self.words if self.fits is None or self.fits(word, *seen))
         if self.held_out is None:
             return fitting
         kept_back = tuple(word for word in fitting if self.held_out(word, *seen))
-        return (kept_back or fitting) if held_out else tuple(word for word in fitting if word not in kept_back)
+        if not held_out:
+            return tuple(word for word in fitting if word not in kept_back)
+        assert kept_back or None in seen, f"nothing is held out for {self.given} = {seen}"
+        return kept_back or fitting
 
 
 @dataclass(frozen=True)

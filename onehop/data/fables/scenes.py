@@ -12,54 +12,32 @@ from onehop.data.fables.troubles import TROUBLES, Trouble
 OPENING = Fork((
     "Once upon a time, {a +trait} {+animal} named {+hero} lived near {a +home_look} {+home}.",
     "Long ago, there was {a +trait} {+animal} named {+hero} who lived near {a +home_look} {+home}.",
-    "Near {a +home_look} {+home} lived {a +trait} {+animal} named {+hero}.",
     "This is the tale of {+hero}, {a +trait} {+animal} from {a +home_look} {+home}.",
     "There once was {a +trait} {+animal} named {+hero} from {a +home_look} {+home}.",
-    "In {a +home_look} {+home} lived {+hero}, {a +trait} {+animal}.",
-))  # fmt: skip
-HOBBY = Fork((
-    " {He} loved to {+deed} and {+next_deed}.",
-    " Every day {he} would {+deed} and {+next_deed}.",
-    " {hero} could {+deed} and {+next_deed} all day.",
-    " Nobody could {+deed} or {+next_deed} like {hero}.",
 ))  # fmt: skip
 WISH = Fork((
     " One {+weather} {+time}, {hero} wanted to",
     " On {a +weather} {+time}, {he} tried to",
     " It was {a +weather} {+time}, and {hero} hoped to",
 ))  # fmt: skip
-BUT = Fork((" But the", " Alas, the", " Sadly, the", " The"))
-SIGH = Fork((
-    " {hero} felt {+gloom}.",
-    " {He} sat down and felt {+gloom}.",
-    " This made {hero} feel {+gloom}.",
-    " \"How {+gloom} I feel,\" said {hero}.",
-    " Oh, how {+gloom} {he} was!",
-    " No wonder {he} was {+gloom}.",
-))  # fmt: skip
+BUT = Fork((" But the", " Alas, the", " Sadly, the"))
 MEETING = Fork((
     " Along came {+friend}, {a +friend_trait} {+friend_animal}.",
-    " Just then, {a +friend_trait} {+friend_animal} named {+friend} came by.",
     " So {hero} called {+friend}, {a +friend_trait} {+friend_animal}.",
-    " Soon {he} met {a +friend_trait} {+friend_animal} named {+friend}.",
     " Luckily {+friend}, {a +friend_trait} {+friend_animal}, was near.",
 ))  # fmt: skip
 COMPANY = Fork((
     " {His} best friend was {+friend}, {a +friend_trait} {+friend_animal}.",
     " {He} shared a house with {+friend}, {a +friend_trait} {+friend_animal}.",
-    " Then {he} met {+friend}, {a +friend_trait} {+friend_animal}.",
 ))  # fmt: skip
 HELP = Fork((
     " They swapped it for {a +remedy} {culprit}.",
-    " {friend} changed it for {a +remedy} {culprit}.",
-    " So {hero} traded it for {a +remedy} {culprit}.",
-    " \"Swap it for {a +remedy} {culprit},\" said {friend}.",
-    " \"I will trade it for {a +remedy} {culprit},\" {friend} told {hero}.",
+    " {friend} found {a +remedy} {culprit}.",
 ))  # fmt: skip
 TOY_LEFT = "{hero} {+toy_kept} {his} {+toy_look} {+toy} {+toy_spot}"
 TOOL_LEFT = "{friend} {+tool_kept} {friend_his} {+tool_look} {+tool} {+tool_spot}"
 LEAVING = Fork((f" {TOY_LEFT}, and {TOOL_LEFT}.", f" {TOOL_LEFT}, and {TOY_LEFT}."))
-NIGHT = Fork((" Later,", " In the night,", " The next day,", " While they slept,", " Suddenly,", " After lunch,"))
+NIGHT = Fork((" Later,", " In the night,", " The next day,", " Suddenly,"))
 THEFT = (" {a +thief} {+theft} the", Fork((" {toy} {+toy_next}.", " {tool} {+tool_next}.")))
 SEARCH = Fork((
     " Where was the {toy} now?{?where_toy} {Toy_place}.",
@@ -67,15 +45,12 @@ SEARCH = Fork((
 ))  # fmt: skip
 FEAST = Fork((
     " They shared some {+flavour} {+dish} and felt {+joy}.",
-    " Then they ate {+flavour} {+dish} and were {+joy}.",
-    " {friend} made {+flavour} {+dish}, and they felt {+joy}.",
     " With some {+flavour} {+dish} they were soon {+joy}.",
 ))  # fmt: skip
 LESSON = Fork((
     " {hero} learned that {+virtue} beats {+riches}.",
     " The moral: {+virtue} is better than {+riches}.",
     " \"You see,\" said {friend}, \"{+virtue} beats {+riches}.\"",
-    " Remember: {+moral}.",
 ))  # fmt: skip
 
 
@@ -94,10 +69,9 @@ TROUBLE = Fork(tuple(trouble_scene(trouble) for trouble in TROUBLES))
 THEFT_SCENE = (LEAVING, NIGHT, THEFT, SEARCH)
 STORY = (
     OPENING,
-    HOBBY,
     Fork((
-        (WISH, TROUBLE, SIGH, MEETING, HELP, THEFT_SCENE),
-        (COMPANY, THEFT_SCENE, WISH, TROUBLE, SIGH, HELP),
+        (WISH, TROUBLE, MEETING, HELP, THEFT_SCENE),
+        (COMPANY, THEFT_SCENE, WISH, TROUBLE, HELP),
     )),
     FEAST,
     LESSON,

@@ -8,7 +8,8 @@ from onehop.data.fables.scenes import STORY
 from onehop.data.fables.troubles import TROUBLES, Trouble
 
 SPOT_BLANKS = ("toy_spot", "tool_spot", "toy_next", "tool_next")
-ONE_IN = 6  # one in so many pairs of things, and one in so many spots for each thing, is kept from training
+PAIRS_HELD_OUT = 5  # of the pairs of things that do not go together, one in so many is kept from training
+SPOTS_HELD_OUT = 4  # of the spots for each thing, one in so many; the three that are left for questions must differ
 
 
 def culprit_and_other(values: Values) -> tuple[str, str]:
@@ -43,7 +44,7 @@ def _trouble_slots(trouble: Trouble) -> dict[str, Slot]:
 
     def held_out(word: str, other: str | None) -> bool:
         pair = (word, other) if word in trouble.x else (other, word)
-        return other is not None and (trouble.x.index(pair[0]) + trouble.y.index(pair[1])) % ONE_IN == 0
+        return other is not None and (trouble.x.index(pair[0]) + trouble.y.index(pair[1])) % PAIRS_HELD_OUT == 0
 
     x, y = f"{trouble.name}_x", f"{trouble.name}_y"
     return {
@@ -57,7 +58,7 @@ def _spot_slot(items: tuple[str, ...], item: str, *, taken: tuple[str, ...]) -> 
     """A spot for `item`: none of the spots already `taken`, and not one that is held out for this thing."""
 
     def held_out(spot: str, thing: str, *_: str | None) -> bool:
-        return (words.SPOTS.index(spot) + items.index(thing)) % ONE_IN == 0
+        return (words.SPOTS.index(spot) + items.index(thing)) % SPOTS_HELD_OUT == 0
 
     return Slot(words.SPOTS, (item, *taken), fits=lambda spot, _, *others: spot not in others, held_out=held_out)
 
@@ -68,13 +69,10 @@ SLOTS = {
     "hero": Slot(words.GIRLS + words.BOYS),
     "home_look": Slot(words.WEATHERS),
     "home": Slot(words.HOMES),
-    "deed": Slot(words.DEEDS),
-    "next_deed": Slot(words.DEEDS, ("deed",), fits=lambda deed, first: deed != first),
     "weather": Slot(words.WEATHERS),
     "time": Slot(words.TIMES),
     "x_look": Slot(words.LOOKS),
     "y_look": Slot(words.LOOKS),
-    "gloom": Slot(words.GLOOMS),
     # The friend of a girl is a boy and the other way round, so that "she" and "he" are always clear.
     "friend": Slot(words.GIRLS + words.BOYS, ("hero",), fits=lambda friend, hero: is_girl(friend) != is_girl(hero)),
     "friend_trait": Slot(words.TRAITS),
@@ -97,7 +95,6 @@ SLOTS = {
     "joy": Slot(words.JOYS),
     "virtue": Slot(words.VIRTUES),
     "riches": Slot(words.RICHES),
-    "moral": Slot(words.MORALS),
 }
 
 DERIVED: dict[str, Callable[[Values], str]] = {
