@@ -57,6 +57,8 @@ def why_not_fused(q: Tensor, rule: ScoreRule, sight: Sight) -> str | None:
         return why_not_flex(rule, sight)
     if _beyond_sdpa(rule):
         return f"PyTorch's fused kernel has no {'softcap' if rule.softcap is not None else 'sinks'}"
+    if rule.bias is not None and q.device.type != "cpu" and wide(q) is not q:
+        return "PyTorch's fused kernel rounds a bias to 16 bits there"
     if rule.drop_key is not None:
         return "PyTorch's fused kernel draws its own dropout, which nobody can repeat"
     if learned(rule.bias):

@@ -51,7 +51,7 @@ class Sight:
         self.sees, self.q, self.k = sees, q, k
         self.prefix = prefix  # (B,) length of each row's prefix, in tokens
         self._mask: Tensor | None = None
-        self._ranges: dict[tuple[bool, bool, int, int], tuple[int, int]] = {}
+        self._looked: dict[tuple[bool, int, int], tuple[int, ...]] = {}
         self.kept: dict[Hashable, Any] = {}  # what kernels make of it, once for all layers that share it
 
     @property
@@ -82,9 +82,9 @@ class Sight:
     def tile(self, rows: slice, cols: slice) -> Tensor | None:
         """The mask of some queries and some keys, (B | 1, 1, t, s); None where all is known to be visible."""
         q, k = self.q.cut(rows), self.k.cut(cols)
-        if q.first is not None and k.first is not None and self._runs_see(q.first, q.n, k.first, k.n):
-            return None
-        return self._visible(q, k)
+        if q.first is not None and k.first is not None:
+            return None if self._runs_see(q.first, q.n, k.first, k.n) else self._visible(q, k)
+        return None if self._is_full(rows, cols) else self._visible(q, k)
 
     def is_blank(self, rows: slice, cols: slice) -> bool:
         """Whether no query of `rows` sees a key of `cols` (may say no where it would have to look closer)."""
@@ -102,8 +102,20 @@ class Sight:
         (q_low, q_high), (k_low, k_high) = self._range(self.q, rows, doc=True), self._range(self.k, cols, doc=True)
         return q_high < k_low or k_high < q_low
 
+    def _is_full(self, rows: slice, cols: slice) -> bool:
+        """Whether every query of `rows` sees every key of `cols` (may say no where it would have to look closer)."""
+        if self._has_empty(self.q, rows) or self._has_empty(self.k, cols):
+            return False
+        (q_low, q_high), (k_low, k_high) = self._range(self.q, rows), self._range(self.k, cols)
+        if not self._runs_see(q_low, q_high - q_low + 1, k_low, k_high - k_low + 1):
+            return False
+        if self.q.doc is None or self.k.doc is None:
+            return True
+        docs = {*self._range(self.q, rows, doc=True), *self._range(self.k, cols, doc=True)}
+        return len(docs) == 1
+
     def _runs_see(self, q_first: int, n_q: int, k_first: int, n_k: int) -> bool:
-        """Whether all of a run of queries see all of a run of keys (a prefix is not looked at: only the past is)."""
+        """Whether all queries of a stretch see all keys of one (a prefix is not looked at: only the past is)."""
         q_last, k_last, w = q_first + n_q - 1, k_first + n_k - 1, self.sees.window
         if min(q_first, k_first) < 0 or (self.sees.kind != "all" and k_last > q_first):
             return False
@@ -116,15 +128,24 @@ class Sight:
         prefix = None if self.prefix is None else self.prefix.view(-1, 1, 1)
         return self.sees.pairs(i, j, i_doc=i_doc, j_doc=j_doc, prefix=prefix).unsqueeze(1)  # (B, 1, T, S)
 
+    def _has_empty(self, places: Places, part: slice) -> bool:
+        return places.first is None and self._look(places, part)[4] < 0
+
     def _range(self, places: Places, part: slice, *, doc: bool = False) -> tuple[int, int]:
         """Lowest and highest position or document id among some slots, without empty ones; (0, -1) if all are."""
         if places.first is not None and not doc:
             return places.first + part.start, places.first + min(part.stop, places.n) - 1
-        key = (places is self.q, doc, part.start, part.stop)
-        if key not in self._ranges:
-            at, value = places.at[:, part], (places.doc if doc and places.doc is not None else places.at)[:, part]
-            low = torch.where(at >= 0, value, torch.iinfo(value.dtype).max).amin()
-            high = torch.where(at >= 0, value, torch.iinfo(value.dtype).min).amax()
-            empty = int(at.amax()) < 0
-            self._ranges[key] = (0, -1) if empty else (int(low), int(high))
-        return self._ranges[key]
+        low, high, low_doc, high_doc, _ = self._look(places, part)
+        return (0, -1) if high < 0 else (low_doc, high_doc) if doc else (low, high)
+
+    def _look(self, places: Places, part: slice) -> tuple[int, ...]:
+        """Lowest and highest position, then document id, of filled slots, and the lowest position of all; read once."""
+        key = (places is self.q, part.start, part.stop)
+        if key not in self._looked:
+            at = places.at[:, part]
+            found = []
+            for x in (at, at if places.doc is None else places.doc[:, part]):
+                limits = torch.iinfo(x.dtype)
+                found += [torch.where(at >= 0, x, limits.max).amin(), torch.where(at >= 0, x, limits.min).amax()]
+            self._looked[key] = tuple(torch.stack([*found, at.amin()]).tolist())
+        return self._looked[key]

@@ -63,9 +63,14 @@ def test_what_it_cannot_express_is_said():
         assert text in why_not_fused(p.q, rule, p.sight)
     with torch.no_grad():
         assert why_not_fused(p.q, say["no gradient to a learned bias"], p.sight) is None
-    assert why_not_fused(p.q, problem(bias="alibi").rule, p.sight) is None
+    alibi = problem(bias="alibi").rule
+    assert why_not_fused(p.q, alibi, p.sight) is None
+    assert why_not_fused(p.q.bfloat16(), alibi, p.sight) is None
+    elsewhere = torch.empty(2, 5, 4, 3, dtype=torch.bfloat16, device="meta")
+    assert "rounds a bias to 16 bits" in why_not_fused(elsewhere, alibi, p.sight)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("layout", ["run", "padded", "documents"])
 @pytest.mark.parametrize("sees", [Sees("causal"), Sees("all", window=3), Sees("prefix"), Sees("causal", window=2)])
 @pytest.mark.parametrize("options", [{}, {"softcap": 1.5, "sinks": True}], ids=["bare", "cap and sinks"])

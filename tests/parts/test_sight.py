@@ -135,6 +135,22 @@ def test_most_of_a_causal_triangle_needs_no_mask_and_half_of_it_is_blank():
     assert not sight.is_blank(second, second)
 
 
+def test_tiles_inside_a_document_or_beside_padding_need_no_mask():
+    """Eight tokens, then two pads; documents of four. What is full is found by looking at each run of slots once."""
+    at = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, -1, -1]])
+    first, second, last = slice(0, 4), slice(4, 8), slice(8, 10)
+    padded = Sight(Sees("causal"), Places(at), Places(at))
+    assert padded.tile(second, first) is None
+    assert padded.tile(second, second) is not None
+    assert padded.tile(last, first) is not None
+    assert Sight(Sees("causal", window=7), Places(at), Places(at)).tile(second, first) is not None
+    assert Sight(Sees("causal", window=8), Places(at), Places(at)).tile(second, first) is None
+    doc = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1, 1]])
+    packed = Sight(Sees("all"), Places(at, doc), Places(at, doc))
+    assert packed.tile(first, first) is None
+    assert packed.tile(first, slice(3, 5)) is not None
+
+
 def test_tiles_of_other_documents_or_of_padding_are_blank():
     at, doc = torch.tensor([[0, 1, 0, 1, -1, -1]]), torch.tensor([[0, 0, 1, 1, 0, 0]])
     sight = Sight(Sees("all"), Places(at, doc), Places(at, doc))
