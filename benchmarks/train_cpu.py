@@ -32,7 +32,7 @@ Step = Callable[[Batch, torch.dtype], None]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each contestant, of two steps each")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each contestant, of one step each")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -55,11 +55,10 @@ def measured(contestants: dict[str, Step], dtype: torch.dtype, *, rounds: int) -
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds + 1):
         for name, step in contestants.items():
-            batches = [batch(2 * number + i) for i in range(2)]
+            rows = batch(number)
             began = time.perf_counter()
-            for one in batches:
-                step(one, dtype)
-            times[name].append((time.perf_counter() - began) / len(batches))
+            step(rows, dtype)
+            times[name].append(time.perf_counter() - began)
     return {name: round(ROWS * CONTEXT / statistics.median(taken[1:]), 1) for name, taken in times.items()}
 
 
@@ -100,6 +99,8 @@ def ours() -> Step:
 def gpt2() -> Step:
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY,
+        bos_token_id=0,
+        eos_token_id=0,
         n_positions=CONTEXT,
         n_embd=WIDTH,
         n_layer=LAYERS,

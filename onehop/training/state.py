@@ -37,9 +37,7 @@ class Progress:
 Facts = Mapping[str, Any]  # what has to be the same when a run is resumed: key of the recipe -> value
 
 
-def save_state(
-    folder: Path, model: Transformer, optimizer: Optimizers, *, progress: Progress, facts: Facts
-) -> None:
+def save_state(folder: Path, model: Transformer, optimizer: Optimizers, *, progress: Progress, facts: Facts) -> None:
     """Write the state whole or not at all: the one that was there before stays until a single rename."""
     weights = {f"model/{name}": tensor.detach() for name, tensor in model.state_dict().items()}
     moments = {f"optimizer/{name}": tensor for name, tensor in _moments(model, optimizer).items()}
@@ -78,7 +76,7 @@ def remove_leftovers(folder: Path) -> None:
 
 def _check_facts(before: Facts, now: Facts, folder: Path) -> None:
     now = json.loads(json.dumps(dict(now)))
-    for key in [*before, *(key for key in now if key not in before)]:
+    for key in sorted({*before, *now}, key=lambda key: (key.count("."), key)):
         if before.get(key) != now.get(key):
             was, wanted = (f"{key}={_shown(facts.get(key))}" for facts in (before, now))
             changed = "the text has changed" if key == "text" else f"it has {was}, and the recipe now says {wanted}"

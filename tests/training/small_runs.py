@@ -1,4 +1,4 @@
-"""A run that takes a second: a few hundred made-up sentences, and a model of some thousand numbers."""
+"""A run that takes a second: a hundred made-up sentences, and a model of some thousand numbers."""
 
 import random
 
@@ -7,7 +7,7 @@ from onehop.config import Recipe
 WHO, DOES, WHAT = ("a fox", "the hen", "one crow"), ("sees", "hides", "eats"), ("a nut", "the corn", "some cheese")
 
 
-def sentences(n=300, seed=0):
+def sentences(n=100, seed=0):
     """Sentences of three parts, one a line."""
     draw = random.Random(seed)
     return "\n".join(f"{draw.choice(WHO)} {draw.choice(DOES)} {draw.choice(WHAT)}." for _ in range(n))

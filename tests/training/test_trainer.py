@@ -1,0 +1,202 @@
+"""A run: taken up again bit for bit, never over another one, and refused without leaving anything behind."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from onehop.base.errors import CheckpointError, ConfigError, DataError, OnehopError
+from onehop.training import Trainer
+from onehop.training.state import FILE
+from onehop.training.trainer import MOST_SKIPPED
+from tests.training.small_runs import recipe, sentences
+
+DROPOUT = {"dropout": {"embed": 0.1, "attention": 0.1, "residual": 0.1}}
+MOE = {"ffn": {"kind": "moe", "d_ff": 8, "n_experts": 4, "n_active": 2, "balance": "bias"}}
+ENCODER = {"n_layers": 1, "attention": {"n_heads": 2, "sees": "all"}, "ffn": {"kind": "plain", "d_ff": 8}}
+KINDS = {
+    "plain": {},
+    "dropout": {"model": DROPOUT},
+    "micro-batches": {"model": DROPOUT, "micro_batch": 2},
+    "experts": {"model": MOE},
+    "muon": {"optimizer": "muon"},
+    "16 bits": {"precision": "bfloat16"},
+    "a stream": {"data": {"packing": "stream"}},
+}
+
+
+def weights(trainer):
+    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def moments(trainer):
+    return [dict(trainer.optimizer.state[p]) for p in trainer.model.parameters()]
+
+
+def same(a, b):
+    assert a.keys() == b.keys()
+    return all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stopping_and_resuming_equals_going_on_bit_for_bit(tmp_path, kind):
+    """Weights, moments, losses and learning rates; twice from the same file; over the end of an epoch."""
+    whole = Trainer(recipe(tmp_path, **KINDS[kind], steps=12))
+    losses = [(result.loss, result.lr) for result in whole.steps()]
+    assert 12 * whole.recipe.train.batch_size > whole.loader.n_rows  # more than one epoch
+
+    first = Trainer(recipe(tmp_path, **KINDS[kind], steps=12), fresh=True)
+    steps = first.steps()
+    head = [(result.loss, result.lr) for _, result in zip(range(5), steps, strict=False)]
+    first.save()
+    for _ in range(2):
+        again = Trainer(recipe(tmp_path, **KINDS[kind], steps=12), resume=True)
+        tail = [(result.loss, result.lr) for result in again.steps()]
+        assert head + tail == losses
+        assert same(weights(again), weights(whole))
+        assert all(same(a, b) for a, b in zip(moments(again), moments(whole), strict=True))
+        assert replace(again.progress, seconds=0.0) == replace(whole.progress, seconds=0.0)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_another(tmp_path):
+    found = []
+    for seed in (0, 0, 1):
+        trainer = Trainer(recipe(tmp_path, seed=seed), fresh=True)
+        found.append(([result.loss for result in trainer.steps()], weights(trainer)))
+    assert found[0][0] == found[1][0]
+    assert same(found[0][1], found[1][1])
+    assert found[0][0] != found[2][0]
+
+
+def test_a_run_goes_on_when_its_steps_are_raised(tmp_path):
+    first = Trainer(recipe(tmp_path, steps=3))
+    list(first.steps())
+    first.save()
+    more = Trainer(recipe(tmp_path, steps=5, lr=5e-3), resume=True)  # another learning rate is one's own choice
+    assert [result.step for result in more.steps()] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"model": {"d_model": 8}}, "model.d_model=8"),
+        ({"model": {"n_layers": 1}}, "model.n_layers=1"),
+        ({"batch_size": 2}, "train.batch_size=2"),
+        ({"seed": 5}, "train.seed=5"),
+        ({"context": 16}, "train.context=16"),
+        ({"data": {"packing": "stream"}}, "data.packing=stream"),
+        ({"data": {"validation": 0.2}}, "the text has changed"),
+    ],
+)
+def test_a_resumed_run_may_not_change_its_model_or_the_order_of_its_text(tmp_path, change, key):
+    first = Trainer(recipe(tmp_path))
+    first.save()
+    with pytest.raises(ConfigError, match=key):
+        Trainer(recipe(tmp_path, **change), resume=True)
+
+
+def test_a_folder_that_holds_a_run_is_refused_without_a_word_for_it(tmp_path):
+    first = Trainer(recipe(tmp_path))
+    list(first.steps())
+    Trainer(recipe(tmp_path))  # nothing was saved yet
+    first.save()
+    with pytest.raises(ConfigError, match=r"holds a run already: go on with --resume, replace it with --fresh"):
+        Trainer(recipe(tmp_path))
+    with pytest.raises(ConfigError, match="give one of them"):
+        Trainer(recipe(tmp_path), resume=True, fresh=True)
+    fresh = Trainer(recipe(tmp_path), fresh=True)
+    assert fresh.progress.step == 0
+    assert not (tmp_path / "out" / FILE).exists()
+
+
+def test_a_fresh_run_that_is_refused_leaves_the_old_one(tmp_path):
+    first = Trainer(recipe(tmp_path))
+    first.save()
+    before = sorted(path.name for path in (tmp_path / "out").iterdir())
+    with pytest.raises(OnehopError):
+        Trainer(recipe(tmp_path, data={"files": [str(tmp_path / "missing.txt")]}), fresh=True)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == before
+    Trainer(recipe(tmp_path), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"text": "short.\nbrief.\n"}, DataError, "fewer than one row"),
+        ({"text": ""}, DataError, "no text"),
+        ({"data": {"files": ["nowhere.txt"]}}, DataError, "does not exist"),
+        ({"sample": "a fox " * 40}, ConfigError, "train.sample has"),
+        ({"model": {"vocab_size": 5}}, ConfigError, "vocab_size=5 is too small"),
+        ({"device": "cuda"}, ConfigError, "train.device=cuda is not there. This machine has: cpu"),
+        ({"model": {"encoder": ENCODER, "cross": {"n_heads": 2}}}, ConfigError, "pairs of source and target"),
+    ],
+)
+def test_a_refused_recipe_leaves_nothing_behind(tmp_path, options, error, text):
+    if options.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    with pytest.raises(error, match=text) as refused:
+        Trainer(recipe(tmp_path, **options))
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_resuming_needs_a_state(tmp_path):
+    with pytest.raises(CheckpointError, match="holds nothing to resume"):
+        Trainer(recipe(tmp_path), resume=True)
+    Trainer(recipe(tmp_path)).save()
+    state = tmp_path / "out" / FILE
+    state.write_bytes(state.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="is damaged"):
+        Trainer(recipe(tmp_path), resume=True)
+
+
+def test_what_a_killed_save_left_is_removed(tmp_path):
+    Trainer(recipe(tmp_path)).save()
+    torn = tmp_path / "out" / ".state.0123abcd.safetensors"
+    torn.write_bytes(b"half of a state")
+    notes = tmp_path / "out" / ".notes.txt"
+    notes.write_text("mine")
+    Trainer(recipe(tmp_path), resume=True)
+    assert not torn.exists()
+    assert notes.exists()
+
+
+def test_a_diverged_run_ends_with_a_word_of_advice(tmp_path):
+    trainer = Trainer(recipe(tmp_path, steps=100))
+    with torch.no_grad():
+        trainer.model.final_norm.weight.fill_(float("nan"))
+    with pytest.raises(OnehopError, match=r"run has diverged. Lower train.lr=0.01, or raise train.warmup=2"):
+        list(trainer.steps())
+    assert trainer.progress.step == trainer.progress.skipped == MOST_SKIPPED
+
+
+def test_a_change_to_the_model_between_steps_is_a_change_to_the_run(tmp_path):
+    trainer = Trainer(recipe(tmp_path))
+    frozen = trainer.model.layers[0].attention.wq.weight
+    before = frozen.clone()
+    for result in trainer.steps():
+        if result.step == 2:
+            frozen.requires_grad_(False)
+            at_2 = frozen.clone()
+    assert not torch.equal(at_2, before)
+    assert torch.equal(frozen, at_2)
+
+
+def test_provenance_says_what_made_the_model(tmp_path):
+    trainer = Trainer(recipe(tmp_path))
+    list(trainer.steps())
+    trainer.save()
+    trainer.add_to_report(val_loss=1.5)
+    told = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    assert told["step"] == 6
+    assert told["tokens_seen"] == trainer.progress.tokens
+    assert told["recipe"]["train"]["lr"] == 1e-2
+    assert told["val_loss"] == 1.5
+
+
+def test_another_text_replaces_the_shards_of_a_fresh_run(tmp_path):
+    Trainer(recipe(tmp_path)).save()
+    (tmp_path / "text.txt").write_text(sentences(seed=1))
+    fresh = Trainer(recipe(tmp_path), fresh=True)
+    assert [path.resolve() for path in (tmp_path / "out" / "data").iterdir()] == [fresh.data.folder.resolve()]
