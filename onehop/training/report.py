@@ -117,7 +117,8 @@ def draw_losses(rows: Sequence[dict[str, Any]], path: Path, *, best: float | Non
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set(xlabel="step", ylabel="loss (nats per token)", title=title)
     axes.grid(alpha=0.25, which="major")
-    axes.legend()
+    if train or held or best is not None:
+        axes.legend()
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", bbox_inches="tight")
 

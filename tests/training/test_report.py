@@ -1,0 +1,39 @@
+"""metrics.jsonl survives a crash; the curve is drawn for any numbers."""
+
+import pytest
+
+from onehop.base.errors import DataError
+from onehop.training.report import Metrics, draw_losses, read_metrics
+
+
+def test_lines_are_read_back_and_a_torn_last_one_is_left_out(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl", step=0)
+    for step in (1, 2, 3):
+        metrics.write({"step": step, "loss": 0.1 * step})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "lo')
+    assert read_metrics(tmp_path / "metrics.jsonl") == metrics.rows
+    resumed = Metrics(tmp_path / "metrics.jsonl", step=2)
+    resumed.write({"step": 3, "loss": 0.5})
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+    assert read_metrics(tmp_path / "metrics.jsonl")[-1]["loss"] == 0.5
+
+
+def test_a_line_that_is_torn_in_the_middle_is_refused_by_its_number(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"ste\n{"step": 3}\n')
+    with pytest.raises(DataError, match=r"metrics.jsonl:2 is not JSON"):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_no_file_before_the_first_line(tmp_path):
+    Metrics(tmp_path / "metrics.jsonl", step=0)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("best", [None, 0.4])
+@pytest.mark.parametrize(
+    "rows", [[], [{"step": 1, "loss": None}], [{"step": 1, "loss": 5.0, "val_loss": 4.0}, {"step": 2, "loss": 0.3}]]
+)
+def test_a_curve_is_drawn_of_few_or_broken_numbers(tmp_path, rows, best):
+    draw_losses(rows, tmp_path / "loss.png", best=best, best_label="entropy", title="a run")
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
