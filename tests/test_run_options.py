@@ -1,0 +1,155 @@
+"""No dead option, continued: every field of `data` and of `train` changes the run, or is refused in words."""
+
+import json
+
+import pytest
+import torch
+
+import onehop
+from onehop.base.errors import OnehopError
+from onehop.config import DataConfig, Recipe, TrainConfig
+from onehop.model.transformer import Transformer
+from onehop.training import session
+from onehop.training.trainer import Trainer
+from tests.training.small_runs import recipe, sentences
+
+# field -> another value than the run below has
+TRAIN = {
+    "steps": 2, "batch_size": 4, "micro_batch": 1, "context": 16, "optimizer": "muon", "lr": 2e-2, "lr_end": 0.5,
+    "warmup": 2, "weight_decay": 0.5, "betas": (0.8, 0.95), "eps": 1e-2, "clip": 0.01, "seed": 1,
+    "precision": "bfloat16", "kernel": "plain", "eval_every": 2, "eval_rows": 1, "save_every": 1, "log_every": 3,
+    "sample": "a fox", "sample_tokens": 2,
+}  # fmt: skip
+SHORT = {
+    "steps": 3, "batch_size": 2, "warmup": 0, "eval_every": 3, "eval_rows": 2, "log_every": 1, "sample_tokens": 4,
+    "kernel": "tiled",
+}  # fmt: skip
+DATA = {
+    "files": ["other.txt"], "n_documents": 50, "separator": ".", "tokenizer": "characters", "vocab_size": 270,
+    "validation": 0.2, "packing": "stream", "seed": 1,
+}  # fmt: skip
+
+
+def what_a_run_does(folder, monkeypatch, **train):
+    """The numbers it writes, what it says, how often it computes and saves, and the weights that it leaves."""
+    done = []
+
+    def noted(cls, name, what):
+        real = getattr(cls, name)
+
+        def method(self, *args, **options):
+            done.append(what(*args, **options))
+            return real(self, *args, **options)
+
+        monkeypatch.setattr(cls, name, method)
+
+    noted(Trainer, "save", lambda: "save")
+    noted(
+        Transformer,
+        "states",
+        lambda tokens, **o: (tuple(tokens.shape), o.get("kernel"), torch.is_autocast_enabled("cpu")),
+    )
+    monkeypatch.setattr(session, "draw_losses", lambda *a, **o: None)
+    run = onehop.train(recipe(folder, model={"n_layers": 1}, **{**SHORT, **train}))
+    monkeypatch.undo()
+    rows = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
+    said = (run.out / "samples.txt").read_text()
+    weights = {name: t.tolist() for name, t in run.model.state_dict().items()}
+    return done, [{**row, "tokens_per_s": None} for row in rows], said, weights
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        return what_a_run_does(tmp_path_factory.mktemp("usual"), patch)
+
+
+def test_two_equal_runs_do_the_same(usual, tmp_path, monkeypatch):
+    assert what_a_run_does(tmp_path, monkeypatch) == usual
+
+
+@pytest.mark.parametrize("field", TRAIN)
+def test_every_field_of_train_changes_the_run(usual, tmp_path, monkeypatch, field):
+    assert what_a_run_does(tmp_path, monkeypatch, **{field: TRAIN[field]}) != usual
+
+
+def test_only_the_way_changes_where_the_result_must_not(usual, tmp_path, monkeypatch):
+    """Micro-batches and kernels: other passes, the same weights up to rounding."""
+    for i, change in enumerate(({"micro_batch": 1}, {"kernel": "plain"})):
+        (tmp_path / str(i)).mkdir()
+        done, _, _, weights = what_a_run_does(tmp_path / str(i), monkeypatch, **change)
+        assert done != usual[0]
+        for name, value in weights.items():
+            torch.testing.assert_close(
+                torch.tensor(value), torch.tensor(usual[3][name]), atol=2e-3, rtol=0
+            )  # 3 Adam steps
+
+
+def test_a_device_is_used_or_said_to_be_missing(tmp_path):
+    for device, there in (("cuda", torch.cuda.is_available()), ("mps", torch.backends.mps.is_available())):
+        if there:
+            assert Trainer(recipe(tmp_path / device, device=device)).device.type == device
+        else:
+            with pytest.raises(OnehopError, match=rf"^train\.device={device} is not there\. This machine has: cpu"):
+                Trainer(recipe(tmp_path, device=device))
+
+
+def what_a_text_becomes(folder, **data):
+    """The tokenizer, both sides of the split, and the first rows."""
+    trainer = Trainer(recipe(folder, data=data, context=24))
+    held = trainer.data
+    batch = trainer.loader.batch(0)
+    tokens = [side.tokens[:].tolist() for side in (held.train, held.validation)]
+    return trainer.tokenizer.vocab_size, tokens, batch.tokens.tolist(), batch.doc.tolist()
+
+
+@pytest.mark.parametrize("field", DATA)
+def test_every_field_of_data_changes_the_text(tmp_path, field):
+    folders = tmp_path / "usual", tmp_path / "changed"
+    for folder in folders:
+        folder.mkdir()
+    (tmp_path / "other.txt").write_text(sentences(seed=1))
+    value = [str(tmp_path / "other.txt")] if field == "files" else DATA[field]
+    more = {"vocab_size": DataConfig.model_fields["vocab_size"].default} if field == "tokenizer" else {}
+    assert what_a_text_becomes(folders[1], **{field: value}, **more) != what_a_text_becomes(folders[0])
+
+
+def test_a_corpus_takes_the_place_of_files(tmp_path):
+    own = {"files": [], "separator": None, "corpus": "fables", "n_documents": 40, "vocab_size": 300}
+    assert "fables" in Trainer(recipe(tmp_path, data=own)).data.description
+
+
+def test_the_field_of_json_lines_is_the_one_that_is_read(tmp_path):
+    lines = [json.dumps({"text": line, "story": line[::-1]}) for line in sentences().splitlines()]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    data = {"files": [str(tmp_path / "a.jsonl")], "separator": None, "tokenizer": "characters", "vocab_size": 1024}
+    seen = []
+    for field in ("text", "story"):
+        (tmp_path / field).mkdir()
+        seen.append(what_a_text_becomes(tmp_path / field, jsonl_field=field, **data))
+    assert seen[0] != seen[1]
+
+
+def test_every_field_of_a_run_is_turned_by_a_test_here():
+    assert TRAIN.keys() | {"device"} == TrainConfig.model_fields.keys()
+    assert DATA.keys() | {"corpus", "jsonl_field"} == DataConfig.model_fields.keys()
+    assert Recipe.model_fields.keys() == {"out", "about", "model", "data", "train"}
+
+
+@pytest.mark.parametrize(
+    ("table", "values", "text"),
+    [
+        ("train", {"micro_batch": 3}, "micro_batch=3 must divide train.batch_size=4"),
+        ("train", {"betas": (0.9, 1.0)}, "must lie in [0, 1)"),
+        ("train", {"context": 64}, "train.context=64 is longer than model.max_len=32"),
+        ("data", {"tokenizer": "characters", "vocab_size": 300}, "vocab_size=300 has no effect: it needs"),
+        ("data", {"corpus": "fables"}, "are both given. Leave one out."),
+        ("model", {"encoder": {"n_layers": 1, "attention": {"n_heads": 2, "sees": "all"},
+                               "ffn": {"kind": "plain", "d_ff": 8}}, "cross": {"n_heads": 2}}, "encoder"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_itself_is_refused_before_anything_is_read(tmp_path, table, values, text):
+    with pytest.raises(OnehopError) as refused:
+        Trainer(recipe(tmp_path, **(values if table == "train" else {table: values})))
+    assert text in str(refused.value)
+    assert not (tmp_path / "out").exists()
