@@ -46,13 +46,14 @@ class Rope(PositionScheme):
         return self._stretched(self._plain.on(length.device), length)
 
     def angles(self, at: Tensor, *, dtype: torch.dtype, length: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The cos and sin at positions (B, T) of texts of `length` (B,) tokens -> (B, T, width/2) twice.
+        """The cos and sin at positions (B, T) of texts of `length` (B,) or (B, T) tokens -> (B, T, width/2) twice.
 
         float64 for q and k of that `dtype`, else float32. Both carry the attention factor.
         """
         exact = torch.float32 if at.device.type == "mps" else torch.float64
         if self.at_read and length is not None:
-            freq = self._stretched(self._plain.on(at.device), length).unsqueeze(1)  # (B, 1, width/2)
+            length = length.unsqueeze(1) if length.dim() == 1 else length
+            freq = self._stretched(self._plain.on(at.device), length)  # (B, 1 | T, width/2)
         else:
             freq = self._fixed.on(at.device)  # (width/2,)
         angle = at.unsqueeze(-1).to(exact) * freq.to(exact)  # (B, T, width/2)

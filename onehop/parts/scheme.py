@@ -52,7 +52,10 @@ class PositionScheme(nn.Module):
         return Keys(self.rotate(k, *step.angles(self, keys.places, k)), v, keys.places)
 
     def angles(self, at: Tensor, *, dtype: torch.dtype, length: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The cos and sin, for q of `dtype`, at positions (B, T) of texts of `length` (B,) tokens: (B, T, width/2)."""
+        """The cos and sin, for q of `dtype`, at positions (B, T): (B, T, width/2) twice.
+
+        With `at_read`, `length` (B,) or (B, T) is the number of tokens of each row's or each slot's text.
+        """
         raise self._without("angles", "turns")
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class Step:
         """Angles of a rotary scheme at `places`, as cos and sin for activations like `like`."""
 
         def compute() -> tuple[Tensor, Tensor]:
-            length = places.at.amax(dim=1) + 1 if scheme.at_read else None  # (B,)
+            length = text_lengths(places) if scheme.at_read else None  # (B,) or (B, T)
             return scheme.angles(places.at, dtype=like.dtype, length=length)
 
         return self._once(self._angles, (scheme.key, id(places), like.dtype), compute, places)
@@ -80,3 +80,13 @@ class Step:
             table[key] = make()
             self._kept.extend(keep)
         return table[key]
+
+
+def text_lengths(places: Places) -> Tensor:
+    """Tokens of each row's text (B | 1,) or, where rows hold several documents, of each slot's own document (B, T)."""
+    if places.doc is None:
+        return places.at.amax(dim=1) + 1
+    documents, which = places.doc.unique(return_inverse=True)  # (N,), (B, T)
+    last = places.at.new_full((which.size(0), documents.numel()), -1)  # (B, N)
+    last = last.scatter_reduce(1, which, places.at.expand_as(which), "amax")
+    return last.gather(1, which) + 1

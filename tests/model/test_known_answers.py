@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from onehop.model import build
 from tests.case_model import case_model, config
 from tests.golden import golden_logits, golden_tensors
+from tests.small_models import DYNAMIC, LONGROPE, decoder, small_model
 
 # The figures are printed with 11 digits, and the largest logit is 8.
 PRINTED = {"atol": 1e-8, "rtol": 0}
@@ -105,3 +106,18 @@ def test_a_tied_head_is_the_embedding_and_gives_the_known_logits():
     torch.testing.assert_close(model(torch.tensor([[1, 5, 2]])), golden_logits(tied=True), **PRINTED)
     assert sum(p.numel() for p in model.parameters()) == 4128
     assert sum(p.numel() for p in case_model().parameters()) == 4336
+
+
+@pytest.mark.parametrize("scaling", [DYNAMIC, LONGROPE], ids=["dynamic", "longrope"])
+@torch.no_grad()
+def test_a_packed_document_has_the_angles_of_its_own_length_and_not_of_its_neighbours(scaling):
+    """Beside a document of 12 tokens, beyond the original length of 8, one of 4 is read as it is alone."""
+    model = small_model(decoder(scaling=scaling))
+    texts = [list(range(12)), [5, 2, 9, 4], [7, 3]]
+    tokens = torch.tensor([texts[0] + texts[1] + texts[2], texts[1] + texts[2] + texts[0]])
+    at = torch.tensor([[*range(12), *range(4), *range(2)], [*range(4), *range(2), *range(12)]])
+    doc = torch.tensor([[0] * 12 + [1] * 4 + [2] * 2, [7] * 4 + [5] * 2 + [6] * 12])
+    alone = [model(torch.tensor([text]))[0] for text in texts]
+    packed = model(tokens, at=at, doc=doc)
+    torch.testing.assert_close(packed[0], torch.cat(alone), atol=1e-10, rtol=0)
+    torch.testing.assert_close(packed[1], torch.cat([alone[1], alone[2], alone[0]]), atol=1e-10, rtol=0)
