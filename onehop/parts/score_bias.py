@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from onehop.parts.score_plain import wide
 from onehop.parts.sight import Sight
 
 
@@ -48,7 +49,7 @@ class Direct:
     def __init__(self, bias: nn.Module, sight: Sight, learned: dict[str, Tensor]):
         self.bias, self.sight = bias, sight
         self.learned = {name: x.detach().requires_grad_() for name, x in learned.items()}
-        self.gradients = [torch.zeros_like(x) for x in learned.values()]
+        self.gradients = [torch.zeros_like(wide(x)) for x in learned.values()]
         self.values: Tensor | None = None  # of the tile that was asked for last
 
     def tile(self, rows: slice, cols: slice) -> Tensor:
@@ -64,7 +65,8 @@ class Direct:
         _go_back(self.values, d.sum_to_size(self.values.shape), self.learned, self.gradients)
 
     def finish(self) -> None:
-        """Nothing is left to do."""
+        """Give the gradients the type of their tensors."""
+        self.gradients = [d.to(x.dtype) for d, x in zip(self.gradients, self.learned.values())]
 
 
 class Strip:
@@ -87,7 +89,7 @@ class Strip:
         with torch.set_grad_enabled(bool(learned)):
             out = functional_call(bias, self.learned, at) if learned else bias(*at)  # (1, H, n, 1)
             self.values: Tensor = out[0, :, :, 0]  # (H, n)
-        self.strip = self.values.detach().contiguous()
+        self.strip = wide(self.values.detach()).contiguous()
         self.d_strip = torch.zeros_like(self.strip) if learned else None
 
     def tile(self, rows: slice, cols: slice) -> Tensor:

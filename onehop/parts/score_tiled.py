@@ -31,12 +31,13 @@ def tiled(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, tile: tuple[i
     b, t, heads, _ = q.shape
     bias = None if rule.bias is None else tiled_bias(rule.bias, sight)
     tiles = _Tiles(rule, sight, tile or tile_for(t, b * heads), (b, heads), bias)
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() and keys.whole:  # what lies in pieces is a cache, and nobody learns from it
         k, v = keys.dense()
         if table or any(x is not None and x.requires_grad for x in (q, k, v, rule.sinks)):
             out: Tensor = _Tiled.apply(tiles, tuple(table), q, k, v, rule.sinks, *table.values())
             return out
-    return _forward(tiles, q, keys)[0]
+    with torch.no_grad():
+        return _forward(tiles, q, keys)[0]
 
 
 def tile_for(t: int, heads: int) -> tuple[int, int]:
@@ -137,7 +138,7 @@ class _Tiles:
     def sinks(self, like: Tensor) -> Tensor:
         """The sink of each row, (B·K, G·t, 1), in memory of its own: running maxima are changed in place."""
         assert self.rule.sinks is not None
-        sinks = self.rule.sinks.detach().to(like.dtype).view(1, -1, 1, 1)
+        sinks = self.rule.sinks.detach().to(like.dtype).clamp_min(torch.finfo(like.dtype).min).view(1, -1, 1, 1)
         return sinks.expand_as(self.by_head(like[..., :1])).clone().view(*like.shape[:2], 1)
 
 

@@ -116,7 +116,7 @@ def test_other_holders_of_keys_are_read_by_tiles_only():
     p = problem(t=3, s=9)
 
     class Pages:
-        places = p.keys.places
+        places, whole = p.keys.places, False
 
         def dense(self):
             raise AssertionError("read whole")
@@ -125,8 +125,7 @@ def test_other_holders_of_keys_are_read_by_tiles_only():
             assert n == 4
             return p.keys.tiles(n)
 
-    with torch.no_grad():
-        y = tiled(p.q, Pages(), p.rule, p.sight, tile=(2, 4))
+    y = tiled(p.q, Pages(), p.rule, p.sight, tile=(2, 4))
     torch.testing.assert_close(y, plain(p.q, p.keys, p.rule, p.sight), rtol=0, atol=1e-10)  # float64
 
 
@@ -200,6 +199,25 @@ def test_a_second_derivative_is_refused():
     y = tiled(p.q, p.keys, p.rule, p.sight)
     with pytest.raises(OnehopError, match=r"no second derivative\. Use kernel='plain'"):
         torch.autograd.grad(y.sum(), p.q, create_graph=True)
+
+
+@pytest.mark.parametrize("layout", ["run", "padded"])
+def test_sinks_are_left_as_they_are_and_one_of_minus_infinity_is_none(layout):
+    p = problem(t=1, layout=layout, sinks=True)
+    with torch.no_grad():
+        p.rule.sinks[1] = -torch.inf
+        before = p.rule.sinks.clone()
+        got, want = tiled(p.q, p.keys, p.rule, p.sight, tile=(1, 2)), plain(p.q, p.keys, p.rule, p.sight)
+    assert torch.equal(p.rule.sinks, before)
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-10)  # float64
+
+
+def test_a_learned_table_of_16_bits_gets_a_gradient_of_its_own_type():
+    p, exact = problem(bias="t5", dtype=torch.bfloat16), problem(bias="t5")
+    (got,) = torch.autograd.grad(tiled(p.q, p.keys, p.rule, p.sight, tile=(2, 2)).sum(), p.rule.bias.table)
+    (want,) = torch.autograd.grad(plain(exact.q, exact.keys, exact.rule, exact.sight).sum(), exact.rule.bias.table)
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=5e-2)  # sums of some ten numbers near 1 in bfloat16
 
 
 def test_no_keys_at_all_give_zeros():
