@@ -8,6 +8,7 @@ from torch import Tensor
 from onehop.data.loader import Batch
 from onehop.data.pack import NO_TARGET
 from onehop.model.transformer import Transformer
+from onehop.parts.dense import GatedFFN, PlainFFN
 from onehop.parts.dropout import DropKey
 from onehop.parts.score_plain import wide
 
@@ -23,8 +24,9 @@ class Loss:
 
 def batch_loss(model: Transformer, batch: Batch, *, drop: DropKey | None = None, kernel: str = "auto") -> Loss:
     """The summed cross-entropy of a batch (B, T), and the router losses, averaged over the layers that have experts."""
-    at = batch.at if batch.packed or batch.padded else None  # one whole document a row: positions follow by themselves
-    states = model.states(batch.tokens, at=at, doc=batch.doc if batch.packed else None, drop=drop, kernel=kernel)
+    states = model.states(
+        batch.tokens, at=_places(model, batch), doc=batch.doc if batch.packed else None, drop=drop, kernel=kernel
+    )
     logits = model.head(states.hidden)  # (B, T, V)
     logits = wide(logits.flatten(0, 1))  # (B·T, V), float32 for 16-bit logits
     surprise = F.cross_entropy(logits, batch.targets.flatten(), ignore_index=NO_TARGET, reduction="sum")
@@ -34,3 +36,14 @@ def batch_loss(model: Transformer, batch: Batch, *, drop: DropKey | None = None,
         term = r.weighted_loss / len(routed)
         router = term if router is None else router + term
     return Loss(surprise, router, tuple(None if r is None else r.load for r in states.routing))
+
+
+def _places(model: Transformer, batch: Batch) -> Tensor | None:
+    """Positions (B, T), or None where each row is one text from its beginning: the plain causal triangle is quicker.
+
+    Padding then stands behind its text, where no token looks, and without targets: it matters only to what counts
+    tokens (experts, angles that depend on a text's length).
+    """
+    counts = any(not isinstance(layer.ffn, (PlainFFN, GatedFFN)) for layer in model.layers)
+    counts = counts or any(getattr(scheme, "at_read", False) for scheme in model.schemes)
+    return batch.at if batch.packed or (batch.padded and counts) else None

@@ -11,7 +11,7 @@ from onehop.model import build
 from onehop.training.loss import batch_loss
 from onehop.training.optimizer import make_optimizer
 from onehop.training.step import training_step
-from tests.small_models import CONFIGS, VOCABULARY, decoder
+from tests.small_models import CONFIGS, DYNAMIC, VOCABULARY, decoder
 
 
 def rows(n=2, length=8, *, vocabulary=VOCABULARY):
@@ -69,13 +69,16 @@ def test_only_real_targets_count_where_padding_is_an_end_token():
         targets[b, : len(text) - 1] = torch.tensor(text[1:])
         at[b, : len(text)] = torch.arange(len(text))
     doc = torch.where(at >= 0, 0, -1).to(torch.int32)
-    model = build(decoder()).double()
-    padded = batch_loss(model, Batch(tokens, targets, doc, at, 8, packed=False, padded=True)).surprise
-    alone = 0.0
-    for text in texts:
-        logits = model(torch.tensor([text[:-1]]))[0]
-        alone += float(-logits.log_softmax(-1)[torch.arange(len(text) - 1), text[1:]].sum())
-    assert float(padded) == pytest.approx(alone, rel=1e-10)  # float64, other shapes
+    for kind in ("rope", "learned", "experts", "rope of a length", "window", "t5"):
+        model = build(CONFIGS.get(kind, decoder(scaling=DYNAMIC))).double()
+        padded = batch_loss(model, Batch(tokens, targets, doc, at, 8, packed=False, padded=True))
+        alone = 0.0
+        for text in texts:
+            logits = model(torch.tensor([text]))[0, :-1]
+            alone += float(-logits.log_softmax(-1)[torch.arange(len(text) - 1), text[1:]].sum())
+        assert float(padded.surprise) == pytest.approx(alone, rel=1e-10), kind  # float64, other shapes
+        if kind == "experts":
+            assert all(int(load.sum()) == 11 * 2 for load in padded.loads)  # padding visits nobody
 
 
 def test_packed_documents_cost_what_they_cost_alone():
