@@ -49,16 +49,23 @@ def generate(
     lm = load(model, dtype=dtype, device=device, kernel=kernel, parts=parts or [])
     if verbose:
         show_settings(lm, options, people(json))
-    if json:
-        machines([_machine(text, done) for text, done in zip(texts, lm.generate(texts, **options), strict=True)])
-    elif len(texts) == 1 and alternatives is None:
-        _stream(lm, texts[0], options)
-    else:
-        for text, done in zip(texts, lm.generate(texts, **options), strict=True):
-            typer.echo(f"{text}{done.text}\n")
-            _show_alternatives(lm, done)
-            _note_seed(done.seed)
+    _answer(lm, texts, options, json=json)
     return 0
+
+
+def _answer(lm: LanguageModel, texts: list[str], options: dict[str, Any], *, json: bool) -> None:
+    """One text streams; several come when all are done; a machine gets one list."""
+    if not json and len(texts) == 1 and "logprobs" not in options:
+        _stream(lm, texts[0], options)
+        return
+    answers = lm.generate(texts, **options)
+    if json:
+        machines([_machine(text, done) for text, done in zip(texts, answers, strict=True)])
+        return
+    for text, done in zip(texts, answers, strict=True):
+        typer.echo(f"{text}{done.text}\n")
+        _show_alternatives(lm, done)
+        _note_seed(done.seed)
 
 
 def show_settings(lm: LanguageModel, options: dict[str, Any], console: Console) -> None:

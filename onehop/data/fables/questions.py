@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onehop.base.choices import Choices
 from onehop.data.fables.grammar import ASKED, Grammar, Values
-from onehop.data.fables.tale import SPOT_BLANKS, culprit_and_other, spots
+from onehop.data.fables.tale import culprit_and_other, spots
 from onehop.data.fables.troubles import TROUBLES
 
 
@@ -42,7 +42,7 @@ KINDS = Choices(
         "where": Kind(
             frozenset(("where_toy", "where_tool")),
             lambda values: tuple(f" {spot}." for spot in spots(values, values[ASKED].removeprefix("where_"))),
-            frozenset(SPOT_BLANKS),
+            frozenset(("toy", "tool")),
         ),
     },
 )

@@ -8,8 +8,7 @@ from onehop.data.fables.scenes import STORY
 from onehop.data.fables.troubles import TROUBLES, Trouble
 
 SPOT_BLANKS = ("toy_spot", "tool_spot", "toy_next", "tool_next")
-PAIRS_HELD_OUT = 5  # of the pairs of things that do not go together, one in so many is kept from training
-SPOTS_HELD_OUT = 4  # of the spots for each thing, one in so many; the three that are left for questions must differ
+HELD_OUT = 5  # of the pairs of things in one fable, one in so many is kept from training
 
 
 def culprit_and_other(values: Values) -> tuple[str, str]:
@@ -39,28 +38,25 @@ def is_girl(name: str) -> bool:
     return name in words.GIRLS
 
 
+def _pair(one: tuple[str, ...], other: tuple[str, ...], *, blanks: tuple[str, str]) -> dict[str, Slot]:
+    """Two blanks, filled in either order; the second choice is the one that must not make a held-out pair."""
+
+    def held_out(word: str, earlier: str | None) -> bool:
+        pair = (word, earlier) if word in one else (earlier, word)
+        return earlier is not None and (one.index(pair[0]) + other.index(pair[1])) % HELD_OUT == 0
+
+    first, second = blanks
+    return {first: Slot(one, (second,), held_out=held_out), second: Slot(other, (first,), held_out=held_out)}
+
+
 def _trouble_slots(trouble: Trouble) -> dict[str, Slot]:
-    """The second of the two things to be chosen is the one that must not make a held-out pair."""
-
-    def held_out(word: str, other: str | None) -> bool:
-        pair = (word, other) if word in trouble.x else (other, word)
-        return other is not None and (trouble.x.index(pair[0]) + trouble.y.index(pair[1])) % PAIRS_HELD_OUT == 0
-
-    x, y = f"{trouble.name}_x", f"{trouble.name}_y"
-    return {
-        x: Slot(trouble.x, (y,), held_out=held_out),
-        y: Slot(trouble.y, (x,), held_out=held_out),
-        f"{trouble.name}_flaw": Slot(trouble.x_flaws + trouble.y_flaws),
-    }
+    things = _pair(trouble.x, trouble.y, blanks=(f"{trouble.name}_x", f"{trouble.name}_y"))
+    return {**things, f"{trouble.name}_flaw": Slot(trouble.x_flaws + trouble.y_flaws)}
 
 
-def _spot_slot(items: tuple[str, ...], item: str, *, taken: tuple[str, ...]) -> Slot:
-    """A spot for `item`: none of the spots already `taken`, and not one that is held out for this thing."""
-
-    def held_out(spot: str, thing: str, *_: str | None) -> bool:
-        return (words.SPOTS.index(spot) + items.index(thing)) % SPOTS_HELD_OUT == 0
-
-    return Slot(words.SPOTS, (item, *taken), fits=lambda spot, _, *others: spot not in others, held_out=held_out)
+def _spot_slot(*taken: str) -> Slot:
+    """A spot that is none of those in the blanks `taken`."""
+    return Slot(words.SPOTS, taken, fits=lambda spot, *others: spot not in others)
 
 
 SLOTS = {
@@ -78,18 +74,17 @@ SLOTS = {
     "friend_trait": Slot(words.TRAITS),
     "friend_animal": Slot(words.FRIENDS),
     "remedy": Slot(words.REMEDIES),
+    **_pair(words.TOYS, words.TOOLS, blanks=("toy", "tool")),
     "toy_kept": Slot(words.KEEPING),
     "toy_look": Slot(words.LOOKS),
-    "toy": Slot(words.TOYS),
-    "toy_spot": _spot_slot(words.TOYS, "toy", taken=("tool_spot",)),
+    "toy_spot": _spot_slot("tool_spot"),
     "tool_kept": Slot(words.KEEPING),
     "tool_look": Slot(words.LOOKS),
-    "tool": Slot(words.TOOLS),
-    "tool_spot": _spot_slot(words.TOOLS, "tool", taken=("toy_spot",)),
+    "tool_spot": _spot_slot("toy_spot"),
     "thief": Slot(words.THIEVES),
     "theft": Slot(words.THEFTS),
-    "toy_next": _spot_slot(words.TOYS, "toy", taken=("toy_spot", "tool_spot")),
-    "tool_next": _spot_slot(words.TOOLS, "tool", taken=("toy_spot", "tool_spot")),
+    "toy_next": _spot_slot("toy_spot", "tool_spot"),
+    "tool_next": _spot_slot("toy_spot", "tool_spot"),
     "flavour": Slot(words.FLAVOURS),
     "dish": Slot(words.DISHES),
     "joy": Slot(words.JOYS),
