@@ -14,6 +14,7 @@ import platform
 import statistics
 import tempfile
 import time
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -30,6 +31,7 @@ SHAPE = {
     "attention": {"n_heads": 12, "n_kv_heads": 4}, "ffn": {"kind": "gated", "d_ff": 2048}, "head": {"tied": False},
 }  # fmt: skip
 PROMPT, NEW = 64, 64
+RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def contestants(dtype):
@@ -84,7 +86,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", default="benchmarks/results/decode_cpu.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "decode_cpu.json")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     found = []
@@ -97,9 +99,7 @@ def main():
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "shape": SHAPE, "prompt": PROMPT, "new": NEW, "rounds": options.rounds, "results": found,
     }  # fmt: skip
-    with open(options.out, "w") as file:
-        json.dump(report, file, indent=1)
-        file.write("\n")
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
