@@ -37,7 +37,7 @@ def verify(
 
 
 def _line(check: Check) -> str:
-    """One check: whether it holds, how far apart the two sides were (as a share of the largest logit), what is allowed."""
+    """One check: whether it holds, how far apart the sides were (a share of the largest logit), what is allowed."""
     if check.passed is None:
         return f"  –  {check.name}: {check.note}"
     mark = "ok " if check.passed else "NO "
