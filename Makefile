@@ -5,7 +5,7 @@ PYTHON ?=
 TORCH_INDEX ?=
 VENV ?= .venv
 
-DEMO = onehop train quickstart --demo
+DEMO = onehop train quickstart --fresh
 
 PY = $(VENV)/bin/python
 READY = $(VENV)/.ready

@@ -68,7 +68,7 @@ def _help() -> str:
             "",
             *rows,
             "",
-            'start here: onehop train quickstart, then: onehop generate out/quickstart "Once there was"',
+            'start here: onehop train quickstart, then: onehop generate out/quickstart "Once upon a time"',
         ]
     )
 

@@ -80,6 +80,6 @@ def _next(out: Path, asked: bool, say: Any) -> None:
     """Three commands that go on from here."""
     say(f"\nthe run is in {out}: loss.png, samples.txt, metrics.jsonl{', it.png (where “it” looks)' if asked else ''}")
     say("next:")
-    say(f'  onehop generate {out} "Once there was"')
+    say(f'  onehop generate {out} "Once upon a time"')
     say(f"  onehop verify {out}")
     say("  onehop train quickstart data.files=FOLDER out=out/mine     (your own text)")
