@@ -90,7 +90,14 @@ def _train(kind: str, source: Source, split: Split, *, vocab_size: int, progress
         return train_characters(source)
     share = min(1.0, _PER_TOKEN * vocab_size / max(source.n_bytes, 1))
     text = _training_text(source, split, share=share, progress=progress)
-    return train_bpe(text, vocab_size=vocab_size)
+    return train_bpe(_then(text, "tokens to find in the text", vocab_size, progress), vocab_size=vocab_size)
+
+
+def _then(text: Iterator[str], what: str, number: int, progress: Progress | None) -> Iterator[str]:
+    """The text, and when it has been read, word of what follows."""
+    yield from text
+    if progress is not None:
+        progress(what, number, None)
 
 
 def _training_text(source: Source, split: Split, *, share: float, progress: Progress | None) -> Iterator[str]:

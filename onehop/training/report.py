@@ -79,6 +79,8 @@ class Display:
         """Begin something that takes `total` steps (none: nobody knows), of which some are done."""
         self._bar.remove_task(self._task)
         self._task = self._bar.add_task(what, total=total, completed=done, note="")
+        if not self.moving:
+            self.say(what)
 
     def note(self, text: str, *, done: int | None = None) -> None:
         """Say how far it is."""
