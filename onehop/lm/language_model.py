@@ -1,6 +1,9 @@
 """The public face: a model with its tokenizer, its defaults and its engine."""
 
+import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,19 +47,21 @@ class LanguageModel:
         family: Family | None = None,
         parts: Iterable[str | Path] = (),
         kernel: str = "auto",
-        prepare: bool = True,
+        prepare: bool | None = None,
     ):
         """A model by itself, or with what `load` found in its folder; `save` keeps all of it.
 
         eos_ids and start_id None: the tokenizer's. generation_config: the contents of a generation_config.json.
-        prepare: keep a second copy of the weights in the layout that this CPU multiplies fastest (`parts.linear.pack`).
+        prepare: keep a second copy of the weights in the layout that this CPU multiplies fastest (`parts.linear.pack`);
+        None: if it takes no more than a quarter of the machine's memory.
         """
         self.model, self.tokenizer = model, tokenizer
         self.generation_config = dict(generation_config or {})
         self.provenance, self.folder, self.family = provenance, folder, family
         self.eos_ids = eos_ids if eos_ids is not None else tokenizer.eos_ids if tokenizer is not None else frozenset()
         self.start_id = start_id if start_id is not None else tokenizer.bos_id if tokenizer is not None else None
-        self.kernel, self.prepare, self.parts = kernel, prepare, tuple(parts)
+        self.kernel, self.parts = kernel, tuple(parts)
+        self.prepare = _is_small(model) if prepare is None else prepare
 
     @property
     def config(self) -> ModelConfig:
@@ -135,8 +140,8 @@ class LanguageModel:
         return scoring.score(self, context, continuation)
 
     def evaluate(self, texts: Iterable[Prompt], *, stride: int | None = None) -> scoring.Evaluation:
-        """Loss, perplexity and bits per byte of texts; see `scoring.evaluate`."""
-        return scoring.evaluate(self, texts, stride=stride)
+        """Loss, perplexity and bits per byte of texts (or one); see `scoring.evaluate`."""
+        return scoring.evaluate(self, [texts] if isinstance(texts, str) else texts, stride=stride)
 
     def save(self, folder: str | Path, *, format: Literal["hf", "onehop"] = "onehop") -> None:
         """Write the model and all that belongs to it: onehop's own folder, or one that `transformers` opens too ("hf").
@@ -165,7 +170,7 @@ class LanguageModel:
         return found
 
     def _ids(self, prompt: Prompt) -> tuple[int, ...]:
-        return tuple(self.encode(prompt)) if isinstance(prompt, str) else tuple(prompt)
+        return tuple(self.encode(prompt)) if isinstance(prompt, str) else _ids_of(prompt)
 
     def _need_tokenizer(self, what: str) -> Tokenizer:
         if self.tokenizer is None:
@@ -174,9 +179,25 @@ class LanguageModel:
 
 
 def _each(prompts: Any) -> list[Prompt]:
-    """One prompt, a text or ids, is a list of one."""
-    one = isinstance(prompts, str) or (len(prompts) > 0 and all(hasattr(item, "__index__") for item in prompts))
-    return [prompts] if one else list(prompts)
+    """Several prompts as a list; one, a text or ids (also in an array), as a list of one."""
+    if isinstance(prompts, str):
+        return [prompts]
+    prompts = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
+    return [prompts] if prompts and all(hasattr(item, "__index__") for item in prompts) else prompts
+
+
+def _ids_of(prompt: Any) -> tuple[int, ...]:
+    try:
+        return tuple(index(item) for item in (prompt.tolist() if hasattr(prompt, "tolist") else prompt))
+    except TypeError as error:
+        raise RequestError(f"a prompt is a text or a list of token ids, not {prompt!r}") from error
+
+
+def _is_small(model: Transformer) -> bool:
+    """Whether a copy of the weights takes no more than a quarter of the machine's memory (where that is known)."""
+    known = hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else math.inf
+    return sum(p.numel() * p.element_size() for p in model.parameters()) <= memory / 4
 
 
 def _completion(request: Request, pieces: list[Piece]) -> Completion:

@@ -20,12 +20,13 @@ def load(
     device: torch.device | str = "cpu",
     kernel: str = "auto",
     parts: Iterable[str | Path] = (),
-    prepare: bool = True,
+    prepare: bool | None = None,
 ) -> LanguageModel:
     """A model with its tokenizer and defaults: a onehop folder, a Hugging Face folder, a shipped model or a hub name.
 
     dtype None: the checkpoint's own. kernel: how attention is computed (auto, plain, tiled or fused). parts: files with
-    your own parts. prepare: keep a second copy of the weights in the layout that this CPU multiplies fastest.
+    your own parts. prepare: keep a second copy of the weights in the layout that this CPU multiplies fastest (None: if
+    it takes no more than a quarter of the machine's memory).
     """
     parts = tuple(parts)
     opened = open_model(path, dtype=dtype, device=device, parts=parts)

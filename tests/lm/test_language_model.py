@@ -32,10 +32,9 @@ def test_public_names_are_found_at_the_top():
 def test_texts_and_ids_give_the_same_answers_one_or_several():
     lm = language_model()
     options = {"max_new_tokens": 5, "temperature": 0.0}
-    one = lm.generate("ab", **options)
-    assert (
-        one == lm.generate(["ab"], **options) == lm.generate([97, 98], **options) == lm.generate([[97, 98]], **options)
-    )
+    one, array = lm.generate("ab", **options), torch.tensor([97, 98])
+    for same in (["ab"], [97, 98], [[97, 98]], (97, 98), array, array.unsqueeze(0), [array], array.numpy()):
+        assert lm.generate(same, **options) == one
     assert lm.generate(["ab", "c"], **options) == [*one, *lm.generate("c", **options)]
     assert lm.generate([], **options) == []
 
@@ -106,6 +105,7 @@ def test_refusals_come_in_one_line():
         (lambda: lm.generate("a", temprature=1), r"Did you mean temperature\?$"),
         (lambda: lm.stream("a", temperature=-1), r"^temperature=-1 must be 0 \(greedy\) or more$"),
         (lambda: LanguageModel(lm.model).generate("text"), r"^this model has no tokenizer, so text cannot be encoded"),
+        (lambda: lm.generate([1.5]), r"^a prompt is a text or a list of token ids, not 1\.5$"),
         (lambda: lm.save("x", format="gguf"), r"^format='gguf' cannot be written\. Use hf or onehop\.$"),
     ]:
         with pytest.raises((RequestError, CheckpointError), match=text) as refusal:
@@ -168,6 +168,15 @@ def test_a_change_of_dtype_is_followed():
     twin = LanguageModel(lm.model, lm.tokenizer, prepare=False)
     options = {"max_new_tokens": 4, "temperature": 0.0, "logprobs": 3}
     assert lm.generate("abc", **options) == twin.generate("abc", **options)
+
+
+def test_weights_are_prepared_unless_their_copy_would_fill_the_memory(monkeypatch):
+    lm = language_model(dtype=torch.float32)
+    assert lm.prepare
+    bytes_ = sum(p.numel() * p.element_size() for p in lm.model.parameters())
+    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": bytes_, "SC_PAGE_SIZE": 3}.get)
+    assert not LanguageModel(lm.model).prepare
+    assert LanguageModel(lm.model, prepare=True).prepare
 
 
 def test_prepared_weights_say_what_plain_ones_say():

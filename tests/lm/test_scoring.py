@@ -121,6 +121,8 @@ def test_bits_per_byte_count_the_bytes_of_what_is_scored():
     assert "from the begin token" in found.how
     without = with_text(bytes_only()).evaluate(["né", "ab"])  # the first token of each has nothing before it
     assert (without.n_tokens, without.n_bytes) == (3, 3)
+    lm = with_text(bytes_only())
+    assert lm.evaluate("néab") == lm.evaluate(["néab"])
     assert LanguageModel(case_model()).evaluate([[1, 2, 3]]).bits_per_byte is None
 
 
