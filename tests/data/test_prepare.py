@@ -115,4 +115,4 @@ def test_progress_is_reported(text, tmp_path):
     prepare(
         folder=tmp_path / "data", files=[text], separator=" ", vocab_size=300, progress=lambda what, *_: seen.add(what)
     )
-    assert seen == {"documents read for the tokenizer", "documents encoded"}
+    assert seen == {"documents read for the tokenizer", "tokens to find in the text", "documents encoded"}
