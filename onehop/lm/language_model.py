@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from operator import index
 from pathlib import Path
 from typing import Any, Literal
@@ -183,7 +184,7 @@ def _each(prompts: Any) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
     prompts = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
-    return [prompts] if prompts and all(hasattr(item, "__index__") for item in prompts) else prompts
+    return [prompts] if prompts and all(isinstance(item, Integral) for item in prompts) else prompts
 
 
 def _ids_of(prompt: Any) -> tuple[int, ...]:
