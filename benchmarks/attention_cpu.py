@@ -56,9 +56,14 @@ class Problem:
         """The bias with the causal mask in it, (1, H, T, T)."""
         bias = self.rule.bias(self.places.at, self.places.at)
         for start in range(0, bias.size(-1), 512):  # by rows: a mask of all of it is not what is measured
-            rows = torch.arange(start, min(start + 512, bias.size(-1)))
-            bias[:, :, rows] = bias[:, :, rows].masked_fill(self.places.at > rows.unsqueeze(1), -torch.inf)
+            rows = slice(start, start + 512)
+            bias[:, :, rows].masked_fill_(self.places.at > self.places.at[:, rows].mT, -torch.inf)
         return bias
+
+    def prepare(self, kind):
+        """Lay the bias out where that is not to be timed."""
+        if kind == "sdpa, bias given" and self.given is None:
+            self.given = self.bias()
 
     def run(self, kind):
         """One forward pass -> (1, T, H, D)."""
@@ -66,8 +71,7 @@ class Problem:
             sight = Sight(Sees("causal"), self.places, self.places)
             kernel = tiled if kind == "tiled" else plain
             return kernel(self.q, Keys(self.k, self.v, self.places), self.rule, sight)
-        if kind == "sdpa, bias given" and self.given is None:
-            self.given = self.bias()
+        self.prepare(kind)
         mask = self.bias() if kind == "sdpa, bias built" else self.given if kind == "sdpa, bias given" else None
         q, k, v = (x.transpose(1, 2) for x in (self.q, self.k, self.v))
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.rule.scale)
@@ -82,16 +86,18 @@ class Problem:
         self.q.grad = self.k.grad = self.v.grad = None
 
 
-def times(t, kinds, *, rounds):
-    """Median seconds of forward, and of forward and backward, of each kind, run in turn."""
-    problem = Problem(t)
+def times(t, kinds):
+    """Median seconds of forward, and of forward and backward, of each kind, run three times in turn."""
+    small, problem = Problem(256), Problem(t)
     found = {(kind, part): [] for kind in kinds for part in ("forward", "both")}
-    for turn in range(rounds + 1):
+    for kind in kinds:
+        small.both(kind)  # whatever is loaded on first use
+        problem.prepare(kind)
+    for _ in range(3):
         for kind, part in found:
             start = time.perf_counter()
             getattr(problem, part)(kind)
-            if turn:  # the first turn warms up
-                found[kind, part].append(time.perf_counter() - start)
+            found[kind, part].append(time.perf_counter() - start)
     return [
         {"t": t, "kind": kind, "pass": part, "seconds": statistics.median(x), "lowest": min(x), "highest": max(x)}
         for (kind, part), x in found.items()
@@ -108,7 +114,7 @@ def memory_of(kind, t, threads):
 
 def child(kind, t):
     """Print the growth of this process in one pass over t tokens, and its seconds."""
-    Problem(256).both(kind)  # whatever is loaded on first use
+    Problem(256).both(kind)
     problem = Problem(t)
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     problem.both(kind)
@@ -160,7 +166,7 @@ def main():
     speed = []
     for t in compared:
         kinds = ["tiled", "sdpa, bias given", "sdpa, bias built", "sdpa, no bias"]
-        rows = times(t, kinds + (["plain"] if t <= asked.plain_up_to else []), rounds=5 if t <= 2048 else 3)
+        rows = times(t, kinds + (["plain"] if t <= asked.plain_up_to else []))
         show_speed(rows)
         speed += rows
     memory = [memory_of("tiled", t, asked.threads) for t in lengths]
