@@ -205,7 +205,10 @@ def _read_shards(folder: Path) -> dict[str, Entry]:
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], *, metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors of any device and dtype to one file, in place: wrap it in `atomic_file` or `atomic_folder`."""
     owned = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    file.touch()
+    mode = file.stat().st_mode & 0o777  # safetensors would make a file that only its owner may read
     save_file(owned, file, metadata={"format": "pt", **(metadata or {})})
+    file.chmod(mode)
 
 
 def read_tensors(file: Path, *, device: torch.device | str = "cpu") -> dict[str, Tensor]:

@@ -233,3 +233,9 @@ def test_a_folder_without_weights_says_so(tmp_path):
         open_tensors(tmp_path)
     with pytest.raises(CheckpointError, match=r"state is missing"):
         read_tensors(tmp_path / "state")
+
+
+def test_whoever_may_read_a_new_file_may_read_the_weights(tmp_path):
+    (tmp_path / "plain").touch()
+    write_tensors(tmp_path / "w.safetensors", {"w": torch.ones(2)})
+    assert (tmp_path / "w.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
