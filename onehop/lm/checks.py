@@ -16,7 +16,7 @@ from onehop.generate.sample import wide
 from onehop.lm.language_model import LanguageModel
 from onehop.parts.attention import GroupedQueryAttention
 from onehop.parts.keys import Keys
-from onehop.parts.linear import pack, unpack
+from onehop.parts.linear import is_packed, pack, unpack
 from onehop.parts.places import Places
 from onehop.parts.score import choose
 from onehop.parts.sight import Sight
@@ -130,8 +130,8 @@ def prepared(probe: Probe) -> Finding:
     """The prepared layout of the weights against F.linear."""
     plain = probe.plain
     pack(probe.model)
-    if all(getattr(m, "packed", None) is None for m in probe.model.modules()):
-        return Finding(None, note="this device or dtype has no prepared layout")
+    if not is_packed(probe.model):
+        return Finding(None, note="on this device nothing is prepared")
     return probe.compared(probe.logits(kernel="plain"), plain)
 
 

@@ -1,15 +1,17 @@
 """Linear maps, and several of them side by side.
 
-For inference on a CPU `pack` lays the weights out the way oneDNN wants them, which is up to three times as fast as
-`F.linear` for one token, and maps that read the same input become one product. `F.linear` is the plain twin, and a test
-holds them together. A prepared copy knows the state of the weights that it was made of: once they have changed, it is
-no longer used.
+For inference on a CPU `pack` makes one product of maps that read the same input, and lays the weights out the way
+oneDNN wants them where that is quicker: in bfloat16, and in float32 on processors for which PyTorch's other library,
+MKL, takes a general path. `F.linear` is the plain twin, and a test holds them together. A prepared copy knows the state
+of the weights that it was made of: once they have changed, it is no longer used.
 
-For training `multiply_by` chooses the product of all maps: `F.linear`, or `onednn`, which in float32 is twice as fast
-on processors for which PyTorch's other library, MKL, takes a general path.
+For training `multiply_by` chooses the product of all maps: `F.linear`, or `onednn`.
 """
 
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,26 +20,29 @@ from torch import Tensor, nn
 
 
 class Packed:
-    """Weights (d_out, d_in), stacked, in oneDNN's layout, and the state in which they were copied."""
+    """Weights (d_out, d_in), stacked, as they are or in oneDNN's layout, and the state in which they were copied."""
 
-    def __init__(self, layout: Tensor, bias: Tensor | None, places: Sequence["Place"]):
+    def __init__(self, weight: Tensor, bias: Tensor | None, places: Sequence["Place"]):
         """places: where the weights and biases that were copied are kept."""
-        self.layout, self.bias = layout, bias
+        self.weight, self.bias, self.by_onednn = weight, bias, weight.is_mkldnn
         self._states = [
             (table, key, p, p._version, p.data_ptr(), p.dtype) for table, key in places if (p := table[key]) is not None
         ]
 
     @classmethod
     def of(cls, *maps: "Linear | Tied") -> "Packed | None":
-        """The maps' weights and biases prepared, or None where oneDNN cannot serve them."""
+        """The maps' weights and biases prepared, or None where nothing would be gained."""
         weights: list[Tensor] = [m.weight for m in maps]
         biases: list[Tensor] = [m.bias for m in maps if m.bias is not None]
-        if not all(map(_servable, weights)):
+        by_onednn = all(map(_for_onednn, weights))
+        # A tensor made in inference mode does not count its changes: an old copy could not be told from a fresh one.
+        if weights[0].device.type != "cpu" or any(w.is_inference() for w in weights) or not (by_onednn or maps[1:]):
             return None
         with torch.no_grad():
-            layout = torch.ops.mkldnn._reorder_linear_weight(torch.cat(weights), None)
+            weight = torch.cat(weights)
+            weight = torch.ops.mkldnn._reorder_linear_weight(weight, None) if by_onednn else weight
             bias = torch.cat(biases) if biases else None
-        return cls(layout, bias, [place for m in maps for place in m.places()])
+        return cls(weight, bias, [place for m in maps for place in m.places()])
 
     def usable(self) -> bool:
         """Whether no gradient is wanted, and nothing has changed since: no optimizer step, load, move or conversion."""
@@ -52,7 +57,9 @@ class Packed:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(…, d_in) -> (…, d_out)"""
-        return torch.ops.mkldnn._linear_pointwise(x, self.layout, self.bias, "none", [], "")
+        if self.by_onednn:
+            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return F.linear(x, self.weight, self.bias)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copied model has weights of its own, for which nothing is prepared."""
@@ -170,11 +177,16 @@ class _OneDNN(torch.autograd.Function):
 def pack(model: nn.Module) -> None:
     """Prepare every linear map below `model` for inference on a CPU (elsewhere nothing changes).
 
-    The prepared copies take as much memory as the weights. What is prepared already and unchanged stays as it is.
+    The prepared copies take up to as much memory as the weights. What is prepared already and unchanged stays as it is.
     """
     for holder, maps in _holders(model):
         if holder.packed is None or not _fresh(holder.packed):
             holder.packed = Packed.of(*maps)
+
+
+def is_packed(model: nn.Module) -> bool:
+    """Whether anything below `model` is prepared."""
+    return any(holder.packed is not None for holder, _ in _holders(model))
 
 
 def unpack(model: nn.Module) -> None:
@@ -204,10 +216,19 @@ def _fresh(packed: Packed) -> bool:
         return packed.usable()
 
 
-def _servable(weight: Tensor) -> bool:
-    """Whether oneDNN can serve this weight. (A tensor made in inference mode does not count its changes.)"""
-    if weight.device.type != "cpu" or weight.is_inference() or not torch.backends.mkldnn.is_available():
+def _for_onednn(weight: Tensor) -> bool:
+    """Whether oneDNN serves this weight, and no other library does so faster."""
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return weight.dtype == torch.float32
+    return weight.dtype == torch.float32 and made_by_amd() and torch.backends.mkl.is_available()
+
+
+@cache
+def made_by_amd() -> bool:
+    """Whether the processor is one for which MKL takes a general path, at half of oneDNN's speed."""
+    if "AMD" in platform.processor() or "AuthenticAMD" in platform.processor():
+        return True
+    about = Path("/proc/cpuinfo")
+    return about.is_file() and "AuthenticAMD" in about.read_text()

@@ -1,15 +1,13 @@
 """Where, how precisely and by which product to compute."""
 
-import platform
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from onehop.base.errors import ConfigError
-from onehop.parts.linear import multiply_by, onednn
+from onehop.parts.linear import made_by_amd, multiply_by, onednn
 
 
 def pick_device(name: str) -> torch.device:
@@ -51,12 +49,7 @@ def pick_product(model: nn.Module, device: torch.device) -> None:
     MKL, PyTorch's usual one on x86, takes a general path on AMD's processors, at half of oneDNN's speed. The maker
     decides, and no measurement: a run that is resumed has to go on with the same sums.
     """
-    by_onednn = device.type == "cpu" and _is_amd() and torch.backends.mkl.is_available()
+    by_onednn = device.type == "cpu" and made_by_amd() and torch.backends.mkl.is_available()
     multiply_by(model, onednn if by_onednn and torch.backends.mkldnn.is_available() else F.linear)
 
 
-def _is_amd() -> bool:
-    if "AMD" in platform.processor() or "AuthenticAMD" in platform.processor():
-        return True
-    about = Path("/proc/cpuinfo")
-    return about.is_file() and "AuthenticAMD" in about.read_text()

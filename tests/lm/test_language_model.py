@@ -8,7 +8,7 @@ import torch
 import onehop
 from onehop.base.errors import CheckpointError, ConfigError, RequestError, TextError
 from onehop.lm import LanguageModel, load
-from onehop.parts.linear import unpack
+from onehop.parts.linear import is_packed, unpack
 from tests.small_models import decoder, encoder_decoder, small_model
 from tests.text.small_tokenizers import bytes_only
 
@@ -242,4 +242,4 @@ def test_loading_in_another_precision_or_without_preparation(tmp_path):
     lm = load(tmp_path / "a", dtype="bfloat16", kernel="plain", prepare=False)
     assert lm.model.embed.tokens.weight.dtype == torch.bfloat16
     lm.generate("abc", max_new_tokens=2)
-    assert all(getattr(module, "packed", None) is None for module in lm.model.modules())
+    assert not is_packed(lm.model)

@@ -32,7 +32,7 @@ def test_precision_is_what_was_asked_for_and_auto_what_the_hardware_multiplies(m
 
 @pytest.mark.parametrize(("amd", "product"), [(True, onednn), (False, F.linear)])
 def test_the_processors_maker_decides_the_float32_product(monkeypatch, amd, product):
-    monkeypatch.setattr(setup, "_is_amd", lambda: amd)
+    monkeypatch.setattr(setup, "made_by_amd", lambda: amd)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     model = build(decoder())
