@@ -2,10 +2,10 @@
 
 B = 1, 8 heads of width 64, float32. Times are medians of runs in turn in one process. Memory is what the resident set
 of a process of its own grows by above its inputs (`ru_maxrss`), in one forward and backward pass. `sdpa, bias given` is
-timed without laying the bias out (T × T for each head); `sdpa, bias built` lays it out each time; `sdpa, no bias` is
-PyTorch's causal kernel, for comparison: it computes something else.
+timed without laying the bias out (T × T for each head), and is what ratios are to; `sdpa, bias built` lays it out each
+time; `sdpa, no bias` is PyTorch's causal kernel, for comparison: it computes something else.
 
-python benchmarks/attention_cpu.py [--threads 2] [--longest 32768] [--compare-up-to 8192] [--plain-up-to 4096]
+python benchmarks/attention_cpu.py [--only speed] [--threads 2] [--longest 32768] [--compare-up-to 8192]
 """
 
 import argparse
@@ -86,8 +86,9 @@ class Problem:
         self.q.grad = self.k.grad = self.v.grad = None
 
 
-def times(t, kinds):
+def times(t, with_plain):
     """Median seconds of forward, and of forward and backward, of each kind, run three times in turn."""
+    kinds = ["tiled", "sdpa, bias given", "sdpa, bias built", "sdpa, no bias", *(["plain"] if with_plain else [])]
     small, problem = Problem(256), Problem(t)
     found = {(kind, part): [] for kind in kinds for part in ("forward", "both")}
     for kind in kinds:
@@ -98,10 +99,13 @@ def times(t, kinds):
             start = time.perf_counter()
             getattr(problem, part)(kind)
             found[kind, part].append(time.perf_counter() - start)
-    return [
-        {"t": t, "kind": kind, "pass": part, "seconds": statistics.median(x), "lowest": min(x), "highest": max(x)}
-        for (kind, part), x in found.items()
-    ]
+    rows = []
+    for (kind, part), x in found.items():
+        ratio = statistics.median(x) / statistics.median(found["sdpa, bias given", part])
+        spread = {"lowest": min(x), "highest": max(x)}
+        rows.append({"t": t, "kind": kind, "pass": part, "seconds": statistics.median(x), **spread, "ratio": ratio})
+        print(f"{t:6d}  {part:8} {kind:18} {statistics.median(x):8.3f} s {ratio:6.2f} x", flush=True)
+    return rows
 
 
 def memory_of(kind, t, threads):
@@ -142,11 +146,18 @@ def draw(memory, path):
     figure.savefig(path, dpi=120)
 
 
-def show_speed(rows):
-    given = {row["pass"]: row["seconds"] for row in rows if row["kind"] == "sdpa, bias given"}
-    for row in rows:
-        ratio = row["seconds"] / given[row["pass"]]
-        print(f"{row['t']:6d}  {row['pass']:8} {row['kind']:18} {row['seconds']:8.3f} s {ratio:6.2f} x", flush=True)
+def keep(**found):
+    """Write what was measured, beside what the file has already."""
+    path = ROOT / "benchmarks/results/attention_cpu.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    report = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**report, **found}, indent=1) + "\n")
+
+
+def cpu_name():
+    """The processor's name where the system tells it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def main():
@@ -155,6 +166,9 @@ def main():
     parser.add_argument("--longest", type=int, default=32768)
     parser.add_argument("--compare-up-to", type=int, default=8192)
     parser.add_argument("--plain-up-to", type=int, default=4096)
+    parser.add_argument(
+        "--only", choices=["speed", "memory"], help="measure one, and keep what the file has of the other"
+    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -163,20 +177,15 @@ def main():
         return
     lengths = [2**n for n in range(11, 20) if 2**n <= asked.longest]
     compared = [t for t in lengths if t <= asked.compare_up_to]
-    speed = []
-    for t in compared:
-        kinds = ["tiled", "sdpa, bias given", "sdpa, bias built", "sdpa, no bias"]
-        rows = times(t, kinds + (["plain"] if t <= asked.plain_up_to else []))
-        show_speed(rows)
-        speed += rows
-    memory = [memory_of("tiled", t, asked.threads) for t in lengths]
-    memory += [memory_of("plain", t, asked.threads) for t in compared if t <= asked.plain_up_to]
-    memory += [memory_of("sdpa, bias built", t, asked.threads) for t in compared]
-    machine = {"cpu": platform.processor() or platform.machine(), "threads": asked.threads, "torch": torch.__version__}
-    out = ROOT / "benchmarks" / "results" / "attention_cpu.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({"machine": machine, "speed": speed, "memory": memory}, indent=1) + "\n")
-    draw(memory, ROOT / "docs" / "pictures" / "attention_memory.png")
+    if asked.only != "memory":
+        machine = {"cpu": cpu_name(), "threads": asked.threads, "torch": torch.__version__}
+        keep(machine=machine, speed=[row for t in compared for row in times(t, t <= asked.plain_up_to)])
+    if asked.only != "speed":
+        rows = [memory_of("tiled", t, asked.threads) for t in lengths]
+        rows += [memory_of("plain", t, asked.threads) for t in compared if t <= asked.plain_up_to]
+        rows += [memory_of("sdpa, bias built", t, asked.threads) for t in compared]
+        keep(memory=rows)
+        draw(rows, ROOT / "docs/pictures/attention_memory.png")
 
 
 if __name__ == "__main__":
