@@ -82,6 +82,14 @@ def measure(dtype, rounds):
     }
 
 
+def processor():
+    """The processor's name, where the system tells it."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.is_file() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
@@ -95,7 +103,7 @@ def main():
         print(json.dumps(found[-1]))
     report = {
         "what": __doc__.splitlines()[0],
-        "machine": f"{platform.processor() or platform.machine()}, {options.threads} threads",
+        "machine": f"{processor()}, {options.threads} threads",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "shape": SHAPE, "prompt": PROMPT, "new": NEW, "rounds": options.rounds, "results": found,
     }  # fmt: skip
