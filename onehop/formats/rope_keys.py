@@ -157,7 +157,7 @@ def _check(table: Json) -> None:
     for key in table:
         if key not in FIELDS[kind] and key not in IGNORED:
             raise CheckpointError(
-                f"config.json: {plain(key)}={table[key]!r} is unknown for rotary scaling {kind!r} and could change them."
+                f"config.json: {plain(key)}={table[key]!r} is unknown for rotary scaling {kind!r} and could change it."
             )
     for key in NEEDED.get(kind, ()):
         if key not in table:
