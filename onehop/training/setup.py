@@ -51,5 +51,3 @@ def pick_product(model: nn.Module, device: torch.device) -> None:
     """
     by_onednn = device.type == "cpu" and made_by_amd() and torch.backends.mkl.is_available()
     multiply_by(model, onednn if by_onednn and torch.backends.mkldnn.is_available() else F.linear)
-
-
