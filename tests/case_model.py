@@ -4,6 +4,7 @@ import torch
 
 from onehop.config import ModelConfig
 from onehop.model import build
+from tests.golden import stream
 
 NAMES = [
     "layers.{}.attention_norm.weight", "layers.{}.attention.wq.weight", "layers.{}.attention.wk.weight",
@@ -29,13 +30,6 @@ def config(**own):
             "norm": norm, "final_norm": norm, "head": {"tied": False}, **own,
         }
     )  # fmt: skip
-
-
-def stream(seed=12345):
-    """Values in [-0.5, 0.5): the linear congruential generator of ANSI C."""
-    while True:
-        seed = (1103515245 * seed + 12345) % 2**31
-        yield seed / 2**31 - 0.5
 
 
 def case_model(dtype=torch.float64):

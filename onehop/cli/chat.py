@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from onehop.cli import options as o
-from onehop.cli.common import Json, machines, new_app, people
+from onehop.cli.common import Json, machines, new_app
 from onehop.cli.generate import show_settings
 from onehop.lm import LanguageModel, load
 
@@ -42,7 +42,7 @@ def chat(
     said: list[dict[str, Any]] = [{"role": "system", "content": system}] if system is not None else []
     lm.encode_chat([*said, {"role": "user", "content": ""}])  # refuses at once where there is no template
     if verbose:
-        show_settings(lm, options, people(json))
+        show_settings(lm, options)
     if json or message is not None:
         return _once(lm, said, message if message is not None else sys.stdin.read(), options, json)
     while (text := _ask()) is not None:

@@ -8,10 +8,12 @@ import typer
 from onehop.base.errors import DataError
 from onehop.cli import options as o
 from onehop.cli.common import Json, machines, new_app, people
-from onehop.data.sources import open_source
+from onehop.data.sources import Source, open_source
 from onehop.lm import load
 
 app = new_app()
+DOCUMENTS = 200  # of a corpus, where no number is given
+UNSEEN = 12345  # a seed that no shipped recipe trains on
 
 
 @app.command("eval")
@@ -19,8 +21,8 @@ def evaluate(
     model: o.Model,
     files: Annotated[list[Path] | None, typer.Argument(help="text files, folders or globs")] = None,
     corpus: Annotated[str | None, typer.Option(help="a built-in corpus instead: fables or python-stdlib")] = None,
-    documents: Annotated[int, typer.Option(help="how many documents of the corpus")] = 200,
-    seed: Annotated[int, typer.Option(help="of the corpus; another than training's gives unseen documents")] = 12345,
+    documents: Annotated[int | None, typer.Option(help="how many documents of the corpus (left out: 200)")] = None,
+    seed: Annotated[int | None, typer.Option(help="of the corpus (left out: 12345, unlike training's)")] = None,
     stride: Annotated[int | None, typer.Option(help="tokens between windows over long texts")] = None,
     dtype: o.DType = None,
     device: o.Device = "cpu",
@@ -31,7 +33,9 @@ def evaluate(
     """Loss (nats per token), perplexity and bits per byte on text."""
     if bool(files) == (corpus is not None):
         raise DataError("give a text to read: onehop eval MODEL FILE …, or --corpus fables (one of the two)")
-    source = open_source(files=files or (), corpus=corpus, n_documents=documents if corpus else None, seed=seed)
+    if files and (documents, seed) != (None, None):
+        raise DataError("--documents and --seed choose from a built-in corpus; files are read whole. Leave them out.")
+    source = _corpus(corpus, documents, seed) if corpus else open_source(files=files or ())
     lm = load(model, dtype=dtype, device=device, kernel=kernel, parts=parts or [])
     console = people(json)
     with console.status(f"reading {source.description}"):
@@ -55,3 +59,11 @@ def evaluate(
     if found.bits_per_byte is not None:
         console.print(f"{found.bits_per_byte:.4f} bits per byte")
     return 0
+
+
+def _corpus(name: str, documents: int | None, seed: int | None) -> Source:
+    return open_source(
+        corpus=name,
+        n_documents=DOCUMENTS if documents is None else documents,
+        seed=UNSEEN if seed is None else seed,
+    )

@@ -48,7 +48,7 @@ def generate(
     )  # fmt: skip
     lm = load(model, dtype=dtype, device=device, kernel=kernel, parts=parts or [])
     if verbose:
-        show_settings(lm, options, people(json))
+        show_settings(lm, options)
     _answer(lm, texts, options, json=json)
     return 0
 
@@ -68,10 +68,12 @@ def _answer(lm: LanguageModel, texts: list[str], options: dict[str, Any], *, jso
         _note_seed(done.seed)
 
 
-def show_settings(lm: LanguageModel, options: dict[str, Any], console: Console) -> None:
-    """Each sampling value with its origin, and the ids that end a text."""
+def show_settings(lm: LanguageModel, options: dict[str, Any]) -> None:
+    """Each sampling value with its origin, and the ids that end a text; on standard error, beside any output."""
     rows = [(name, value, origin) for name, (value, origin) in lm.resolve(**options).items()]
-    console.print(table("setting", "value", "from", rows=[*rows, ("end tokens", sorted(lm.eos_ids), "the checkpoint")]))
+    Console(stderr=True, highlight=False).print(
+        table("setting", "value", "from", rows=[*rows, ("end tokens", sorted(lm.eos_ids), "the checkpoint")])
+    )
 
 
 def _standard_input() -> str:

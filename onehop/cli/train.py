@@ -27,8 +27,12 @@ def train(
     json: Json = False,
 ) -> int:
     """Train a model from text by a recipe. Ctrl-C saves; --resume goes on."""
+    modes = {"--resume": resume, "--fresh": fresh, "--explain": explain, "--copy": copy is not None}
+    asked = [name for name, is_asked in modes.items() if is_asked]
+    if len(asked) > 1:
+        raise ConfigError(f"{' and '.join(asked)} exclude each other: give one of them")
     if copy is not None:
-        return _copy(recipe, copy, keys or [])
+        return _copy(recipe, copy, keys or [], json=json)
     loaded = read(recipe, keys or [])
     if explain:
         return _explain(loaded, json)
@@ -62,7 +66,7 @@ def _explain(loaded: Loaded, json: bool) -> int:
     return 0
 
 
-def _copy(recipe: str, target: Path, keys: list[str]) -> int:
+def _copy(recipe: str, target: Path, keys: list[str], *, json: bool) -> int:
     """Write an editable copy of a recipe."""
     source = shipped("runs", recipe) or Path(recipe)
     if keys:
@@ -72,7 +76,9 @@ def _copy(recipe: str, target: Path, keys: list[str]) -> int:
     if target.exists():
         raise ConfigError(f"{target} exists already. Choose another name.")
     atomic_write(target, source.read_text())
-    typer.echo(f"wrote {target}; edit it, then: onehop train {target}")
+    if json:
+        machines({"copy": str(target)})
+    people(json).print(f"wrote {target}; edit it, then: onehop train {target}", markup=False, soft_wrap=True)
     return 0
 
 

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from onehop.base.shipped import shipped_names
 from onehop.cli.main import COMMANDS, main
+from onehop.config.read import read
 
 
 def said(words, capsys):
@@ -102,3 +104,27 @@ def test_copy_writes_an_editable_recipe_and_never_overwrites(capsys, tmp_path):
     assert said(["train", "tiny", "--copy", str(target)], capsys)[0] == 0
     assert "[model]" in target.read_text()
     assert "exists already" in refusal(["train", "tiny", "--copy", str(target)], capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["train", "tiny", "--explain", "--fresh"], "--fresh and --explain exclude each other"),
+        (["eval", "m", __file__, "--seed", "3"], "--documents and --seed choose from a built-in corpus"),
+    ],
+)
+def test_an_option_that_could_have_no_effect_is_refused(words, text, capsys):
+    assert text in refusal(words, capsys)
+
+
+def test_a_machine_hears_where_the_copy_went(capsys, tmp_path):
+    code, out, _ = said(["train", "tiny", "--copy", str(tmp_path / "my.toml"), "--json"], capsys)
+    assert code == 0
+    assert json.loads(out) == {"copy": str(tmp_path / "my.toml")}
+
+
+@pytest.mark.parametrize("name", shipped_names("runs"))
+def test_a_copy_in_another_folder_is_the_same_recipe(name, capsys, tmp_path):
+    target = tmp_path / "my.toml"
+    assert said(["train", name, "--copy", str(target)], capsys)[0] == 0
+    assert read(target).recipe == read(name).recipe
