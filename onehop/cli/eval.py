@@ -9,7 +9,7 @@ from onehop.base.errors import DataError
 from onehop.cli import options as o
 from onehop.cli.common import Json, machines, new_app, people
 from onehop.data.sources import Source, open_source
-from onehop.lm import load
+from onehop.lm import Evaluation, load
 
 app = new_app()
 DOCUMENTS = 200  # of a corpus, where no number is given
@@ -37,27 +37,10 @@ def evaluate(
         raise DataError("--documents and --seed choose from a built-in corpus; files are read whole. Leave them out.")
     source = _corpus(corpus, documents, seed) if corpus else open_source(files=files or ())
     lm = load(model, dtype=dtype, device=device, kernel=kernel, parts=parts or [])
-    console = people(json)
-    with console.status(f"reading {source.description}"):
+    with people(json).status(f"reading {source.description}"):
         texts = list(source)
         found = lm.evaluate(texts, stride=stride)
-    if json:
-        machines(
-            {
-                "text": source.description,
-                "loss": found.loss,
-                "perplexity": found.perplexity,
-                "bits_per_byte": found.bits_per_byte,
-                "n_tokens": found.n_tokens,
-                "n_bytes": found.n_bytes,
-                "how": found.how,
-            }
-        )
-        return 0
-    console.print(f"{source.description}: {found.n_tokens} tokens, {found.how}")
-    console.print(f"loss {found.loss:.4f} nats per token, perplexity {found.perplexity:.3f}")
-    if found.bits_per_byte is not None:
-        console.print(f"{found.bits_per_byte:.4f} bits per byte")
+    _tell(source.description, found, json=json)
     return 0
 
 
@@ -67,3 +50,23 @@ def _corpus(name: str, documents: int | None, seed: int | None) -> Source:
         n_documents=DOCUMENTS if documents is None else documents,
         seed=UNSEEN if seed is None else seed,
     )
+
+
+def _tell(text: str, found: Evaluation, *, json: bool) -> None:
+    if json:
+        machines(
+            {
+                "text": text,
+                "loss": found.loss,
+                "perplexity": found.perplexity,
+                "bits_per_byte": found.bits_per_byte,
+                "n_tokens": found.n_tokens,
+                "n_bytes": found.n_bytes,
+                "how": found.how,
+            }
+        )
+    say = people(json).print
+    say(f"{text}: {found.n_tokens} tokens, {found.how}")
+    say(f"loss {found.loss:.4f} nats per token, perplexity {found.perplexity:.3f}")
+    if found.bits_per_byte is not None:
+        say(f"{found.bits_per_byte:.4f} bits per byte")
