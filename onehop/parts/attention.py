@@ -75,7 +75,7 @@ class GroupedQueryAttention(nn.Module):
         self.wk = Linear(d_model, cfg.n_kv_heads * cfg.d_head, bias=cfg.bias)
         self.wv = Linear(d_model, cfg.n_kv_heads * cfg.d_head, bias=cfg.bias)
         self.wo = Linear(cfg.n_heads * cfg.d_head, d_model, bias=cfg.bias_out)
-        self.qkv = SideBySide(self.wq, self.wk, self.wv)
+        self.qkv = SideBySide(self, "wq", "wk", "wv")
         self.q_heads, self.k_heads = Heads(cfg.n_heads, cfg), Heads(cfg.n_kv_heads, cfg)
         self.kv_shape = (cfg.n_kv_heads, cfg.d_head)
         self._shared = (position,)  # in a tuple: the stack owns the scheme, which several layers share
@@ -124,7 +124,7 @@ class CrossAttention(GroupedQueryAttention):
 
     def __init__(self, d_model: int, cfg: AttentionConfig, *, dropout: float = 0.0, name: str = "cross"):
         super().__init__(d_model, cfg, position=PositionScheme(), dropout=dropout, name=name)
-        self.qkv = SideBySide(self.wk, self.wv)  # the queries come from elsewhere
+        self.qkv = SideBySide(self, "wk", "wv")  # the queries come from elsewhere
 
     def forward(self, x: Tensor, step: Step, cache: LayerCache | None = None, memory: Memory | None = None) -> Tensor:
         """Let x (B, T, C) look at memory (B, S, C), or at the keys that an earlier step made of it -> (B, T, C)."""

@@ -36,7 +36,7 @@ class GatedFFN(nn.Module):
         self.w1 = Linear(d_model, cfg.d_ff, bias=cfg.bias)
         self.w3 = Linear(d_model, cfg.d_ff, bias=cfg.bias)
         self.w2 = Linear(cfg.d_ff, d_model, bias=cfg.bias)
-        self.w1_w3 = SideBySide(self.w1, self.w3)
+        self.w1_w3 = SideBySide(self, "w1", "w3")
         self.act = ACTIVATIONS.get(cfg.activation)
 
     def forward(self, x: Tensor, *, real: Tensor | None = None) -> tuple[Tensor, Routing | None]:

@@ -22,9 +22,11 @@ from torch import Tensor, nn
 class Packed:
     """Weights (d_out, d_in), stacked, as they are or in oneDNN's layout, and the state in which they were copied."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, places: Sequence["Place"]):
-        """places: where the weights and biases that were copied are kept."""
+    def __init__(self, weight: Tensor, bias: Tensor | None, maps: Sequence["Linear | Tied"]):
+        """maps: whose weights and biases were copied."""
         self.weight, self.bias, self.by_onednn = weight, bias, weight.is_mkldnn
+        self.maps = list(maps)
+        places = [place for m in maps for place in m.places()]
         self._states = [
             (table, key, p, p._version, p.data_ptr(), p.dtype) for table, key in places if (p := table[key]) is not None
         ]
@@ -42,7 +44,7 @@ class Packed:
             weight = torch.cat(weights)
             weight = torch.ops.mkldnn._reorder_linear_weight(weight, None) if by_onednn else weight
             bias = torch.cat(biases) if biases else None
-        return cls(weight, bias, [place for m in maps for place in m.places()])
+        return cls(weight, bias, maps)
 
     def usable(self) -> bool:
         """Whether no gradient is wanted, and nothing has changed since: no optimizer step, load, move or conversion."""
@@ -116,25 +118,35 @@ class SideBySide:
     """Several linear maps of one input, read as (w1(x), w2(x), …).
 
     One product over their stacked rows once packed, and while training on a CPU, where stacking costs little beside the
-    passes over x and its gradient that it saves.
+    passes over x and its gradient that it saves. The maps are those that stand under `names` in `owner` when it is
+    called; one that is more than a plain Linear (adapted, hooked, quantised) is asked by itself, as all are then.
     """
 
-    def __init__(self, *maps: Linear):
-        self.maps = maps
-        self.widths = [m.out_features for m in maps]
+    def __init__(self, owner: nn.Module, *names: str):
+        self.owner, self.names = owner, names
         self.packed: Packed | None = None
         self.product: Product = F.linear
 
+    @property
+    def maps(self) -> list[Any]:
+        """The maps as they are now."""
+        table = self.owner._modules
+        return [table[name] for name in self.names]
+
     def __call__(self, x: Tensor) -> Sequence[Tensor]:
         """(…, d_in) -> one (…, d_out) per map."""
-        if self.packed is not None and self.packed.usable():
-            return self.packed(x).split_with_sizes(self.widths, -1)
-        if torch.is_grad_enabled() and x.device.type == "cpu" and not any(map(_hooked, self.maps)):
-            weights: list[Tensor] = [m.weight for m in self.maps]
-            biases: list[Tensor] = [m.bias for m in self.maps if m.bias is not None]
-            bias = torch.cat(biases) if biases else None
-            return self.product(x, torch.cat(weights), bias).split_with_sizes(self.widths, -1)
-        return [m(x) for m in self.maps]
+        maps = self.maps
+        training = torch.is_grad_enabled() and x.device.type == "cpu"
+        if not (training or self.packed is not None) or not _one_product(maps):
+            return [m(x) for m in maps]
+        widths = [m.out_features for m in maps]
+        if self.packed is not None and self.packed.usable() and self.packed.maps == maps:
+            return self.packed(x).split_with_sizes(widths, -1)
+        if not training:
+            return [m(x) for m in maps]
+        biases: list[Tensor] = [m.bias for m in maps if m.bias is not None]
+        bias = torch.cat(biases) if biases else None
+        return self.product(x, torch.cat([m.weight for m in maps]), bias).split_with_sizes(widths, -1)
 
 
 def multiply_by(model: nn.Module, product: Product) -> None:
@@ -198,17 +210,21 @@ def unpack(model: nn.Module) -> None:
 def _holders(model: nn.Module) -> Iterator[tuple["Linear | Tied | SideBySide", Sequence["Linear | Tied"]]]:
     """What holds a prepared copy, and of which maps; maps that stand side by side have theirs together."""
     beside = [value for m in model.modules() for value in vars(m).values() if isinstance(value, SideBySide)]
-    together = {id(m) for group in beside for m in group.maps}
-    for group in beside:
-        yield group, group.maps
+    groups = [(group, maps) for group in beside if _one_product(maps := group.maps)]
+    together = {id(m) for _, maps in groups for m in maps}
+    yield from groups
     for module in model.modules():
         if isinstance(module, (Linear, Tied)) and id(module) not in together:
             yield module, (module,)
 
 
-def _hooked(module: nn.Module) -> bool:
-    """Whether someone wants to be told of this map's own input or output."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+def _one_product(maps: Sequence[nn.Module]) -> bool:
+    """Whether calling these maps one by one is just x · Wᵀ + b: no subclass, nobody who listens, biases alike."""
+    for m in maps:
+        hooked = m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
+        if type(m) is not Linear or hooked or "forward" in vars(m):
+            return False
+    return len({m.bias is None for m in maps}) == 1
 
 
 def _fresh(packed: Packed) -> bool:

@@ -30,7 +30,7 @@ class Pair(nn.Module):
     def __init__(self, bias=True):
         super().__init__()
         self.w1, self.w2, self.w3 = Linear(16, 24, bias), Linear(16, 8, bias), Linear(16, 5, bias)
-        self.both = SideBySide(self.w1, self.w2)
+        self.both = SideBySide(self, "w1", "w2")
         self.rows = nn.Embedding(11, 16)
         self.head = Tied(self.rows, bias=bias)
         for parameter in self.parameters():
@@ -114,7 +114,8 @@ def test_a_changed_bias_is_noticed(monkeypatch, amd):
 
 def test_packing_again_renews_only_what_has_changed(amd):
     model = Pair()
-    model.again = SideBySide(model.w3, Linear(16, 2))
+    model.w4 = Linear(16, 2, bias=True)
+    model.again = SideBySide(model, "w3", "w4")
     pack(model)
     before = (model.both.packed, model.again.packed)
     nn.init.zeros_(model.w3.weight)
@@ -236,3 +237,58 @@ def test_a_map_that_is_listened_to_runs_by_itself():
     model.w2.register_forward_hook(lambda module, inputs, output: heard.append(output.shape))
     model(torch.randn(2, 16))
     assert heard == [(2, 8)]
+
+
+class Adapted(Linear):
+    """A map with something added, as an adapter or a quantised layer would have it."""
+
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+def doubled(model):
+    """Replace w2 by another plain map with twice its weights."""
+    new = Linear(16, 8, bias=True)
+    new.load_state_dict({name: 2 * value for name, value in model.w2.state_dict().items()})
+    model.w2 = new
+
+
+def adapted(model):
+    """Replace w2 by a map of another class."""
+    new = Adapted(16, 8, bias=True)
+    new.load_state_dict(model.w2.state_dict())
+    model.w2 = new
+
+
+def patched(model):
+    """Give w2 another forward, as offloading libraries do."""
+    plain = model.w2.forward
+    model.w2.forward = lambda x: plain(x) - 1
+
+
+def listened_to(model):
+    """Let a hook change the output of w2."""
+    model.w2.register_forward_hook(lambda module, inputs, output: 3 * output)
+
+
+def without_bias(model):
+    """Take away the bias of w2 alone."""
+    model.w2.bias = None
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("packed", [None, "before", "after"])
+@pytest.mark.parametrize("change", [doubled, adapted, patched, listened_to, without_bias])
+def test_a_map_that_is_replaced_or_changed_is_the_one_that_is_used(amd, change, packed, grad):
+    torch.manual_seed(0)
+    model, x = Pair(), torch.randn(2, 16)
+    if packed == "before":
+        pack(model)
+    change(model)
+    if packed == "after":
+        pack(model)
+    with torch.set_grad_enabled(grad):
+        both = model(x)[:, :32]
+        one_by_one = torch.cat([model.w1(x), model.w2(x)], dim=-1)
+    # sums of 16 products of size 1 in float32, in another order
+    torch.testing.assert_close(both, one_by_one, atol=1e-5, rtol=1e-5)
