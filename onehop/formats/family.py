@@ -7,8 +7,10 @@ from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
 from onehop.config.model import ModelConfig
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
+from onehop.formats.mistral import MISTRAL
 
-FAMILIES: Choices[Family] = Choices("family", {"llama": LLAMA})
+_ALL = (LLAMA, MISTRAL)
+FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
 
 
 def family_for(raw: dict[str, Any]) -> Family:

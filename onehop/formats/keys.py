@@ -14,6 +14,7 @@ from onehop.config.raw import COMMON
 
 Json = dict[str, Any]
 REQUIRED: Final = "a value that cannot be left out"
+AS_NULL: Final = "what null means"
 
 ACTIVATIONS: Mapping[str, str] = {
     "silu": "silu",
@@ -48,20 +49,21 @@ class Key:
     """One key and the place, or the places, where its value goes.
 
     `default` is what their code takes where the key is absent or null (None: our own way to fill the place in);
-    `words` translates values.
+    `absent`, where these are not the same, what it takes where the key is absent; `words` translates values.
     """
 
     theirs: str
     ours: str | tuple[str, ...]
     default: Any = REQUIRED
     words: Mapping[str, str] | None = None
+    absent: Any = AS_NULL
 
     @property
     def names(self) -> tuple[str, ...]:
         return (self.theirs,)
 
     def read(self, raw: Json) -> Json:
-        value = raw.get(self.theirs)
+        value = raw.get(self.theirs, None if self.absent is AS_NULL else self.absent)
         value = self.default if value is None else value
         if value is REQUIRED:
             raise CheckpointError(f"config.json has no {self.theirs}, which this layout needs. Get the whole file.")
@@ -75,7 +77,7 @@ class Key:
         value = value_at(config, self.ours if isinstance(self.ours, str) else self.ours[0])
         if self.words is not None:
             value = next((theirs for theirs, ours in self.words.items() if ours == value), value)
-        return {} if value is None else {self.theirs: value}
+        return {} if value is None and self.absent is AS_NULL else {self.theirs: value}
 
 
 @dataclass(frozen=True)

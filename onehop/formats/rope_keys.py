@@ -53,26 +53,50 @@ IGNORED = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetune
 
 @dataclass(frozen=True)
 class Rope:
-    """A row for theta, scaling and the longest text, in a family whose heads turn as a whole."""
+    """A row for theta, scaling and the longest text.
+
+    `part`: the share of each head that turns where the file says nothing; None: heads turn as a whole, or are refused.
+    """
 
     length: int  # what their code takes where max_position_embeddings is absent
     theta: float = 10000.0
+    part: float | None = None
+    old_theta: str = "rope_theta"  # what the old age called them
+    old_part: str = "partial_rotary_factor"
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (LENGTH, "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", ORIGINAL)
+        return (LENGTH, self.old_theta, "rope_scaling", "rope_parameters", self.old_part, ORIGINAL)
 
     def read(self, raw: Json) -> Json:
-        table = _table(raw, self.theta)
-        part = table.get("partial_rotary_factor", 1)
-        if part != 1:
-            raise CheckpointError(
-                f"config.json: partial_rotary_factor={part!r} cannot be honoured: whole heads turn here."
-            )
+        table = _table(self._renamed(raw), self.theta)
         length = _length(raw, self.length)
         scaling = _scaling(table, length)
         path = "attention.position"
-        return {f"{path}.theta": table["rope_theta"], f"{path}.scaling": scaling, "max_len": _longest(scaling, length)}
+        return {
+            f"{path}.theta": table["rope_theta"],
+            f"{path}.scaling": scaling,
+            "max_len": _longest(scaling, length),
+            **({} if (width := self._width(raw, table)) is None else {f"{path}.width": width}),
+        }
+
+    def _renamed(self, raw: Json) -> Json:
+        """The old age's keys under the names that most families gave them."""
+        names = {self.old_theta: "rope_theta", self.old_part: "partial_rotary_factor"}
+        return {names.get(key, key): value for key, value in raw.items()}
+
+    def _width(self, raw: Json, table: Json) -> int | None:
+        """How many dims of a head turn; None: all."""
+        part = number("partial_rotary_factor", table.get("partial_rotary_factor", self.part or 1))
+        if part == 1:
+            return None
+        if self.part is None or part > 1:
+            raise CheckpointError(
+                f"config.json: partial_rotary_factor={part!r} cannot be honoured: whole heads turn here."
+            )
+        heads, d_model = raw.get("num_attention_heads"), raw.get("hidden_size")
+        d_head = raw.get("head_dim") or number("hidden_size", d_model) // number("num_attention_heads", heads)
+        return int(number("head_dim", d_head) * part)
 
     def write(self, config: ModelConfig) -> Json:
         attention = next(config.layers()).attention
@@ -88,11 +112,15 @@ class Rope:
             length = scaling.original_max_len
         # Readers of the first years know `type` only, and the two kinds that there were then.
         name = "type" if kind in ("linear", "dynamic") else "rope_type"
+        part = (position.width or attention.d_head) / attention.d_head
+        new = {} if self.part is None else {"partial_rotary_factor": part}
+        old = {} if self.part is None else {self.old_part: part}
         return {
             LENGTH: length,
-            "rope_theta": theta,
+            self.old_theta: theta,
+            **old,
             "rope_scaling": None if kind == "default" else {name: kind, **table},
-            "rope_parameters": {"rope_type": kind, "rope_theta": theta, **table},
+            "rope_parameters": {"rope_type": kind, "rope_theta": theta, **new, **table},
         }
 
 

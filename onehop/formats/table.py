@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from onehop.base.errors import CheckpointError
+from onehop.config.ffn import MoEConfig
 from onehop.config.model import BlockConfig, ModelConfig, StackConfig
+from onehop.config.position import RopeConfig
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,36 @@ class Op:
 
 SAME = Op("same")
 TRANSPOSE = Op("transpose")
+STACK = Op("stack")  # many of theirs, one for each expert, are one of ours
 
 
 def rows(sizes: Callable[[Site], tuple[int, ...]]) -> Op:
     """One of their tensors holds several of ours, one below the other, with so many rows each."""
     return Op("rows", sizes)
+
+
+def columns(sizes: Callable[[Site], tuple[int, ...]]) -> Op:
+    """One of their tensors, stored (d_in, d_out), holds several of ours side by side, with so many columns each."""
+    return Op("columns", sizes)
+
+
+def _grouped(site: Site) -> tuple[int, ...]:
+    a = site.block.attention
+    return (a.n_kv_heads, a.group, a.d_head)
+
+
+GROUPED_QKV = Op("grouped_qkv", _grouped)  # group by group: the query heads, the key head, the value head
+
+
+def turned(n_heads: Callable[[Site], int]) -> Op:
+    """A projection onto heads whose rotary pairs are (2j, 2j + 1) in their file, and (j, j + width/2) here."""
+
+    def sizes(site: Site) -> tuple[int, ...]:
+        a = site.block.attention
+        width = a.position.width if isinstance(a.position, RopeConfig) else 0
+        return (n_heads(site), a.d_head, a.d_head if width is None else width)
+
+    return Op("turned", sizes)
 
 
 def always(site: Site) -> bool:
@@ -57,10 +84,11 @@ def always(site: Site) -> bool:
 class Move:
     """One row: their name, our name (or names, where theirs is fused), and the operation between the tensors.
 
-    {i} runs over the layers (of the encoder where our name begins with `encoder.`); a name without {i} occurs once.
+    {i} runs over the layers (of the encoder where our name begins with `encoder.`); a name without {i} occurs once. {e}
+    runs over a layer's experts, which we keep in one tensor: such a row takes all of them.
     """
 
-    theirs: str
+    theirs: str | tuple[str, ...]
     ours: str | tuple[str, ...]
     op: Op = SAME
     when: Callable[[Site], bool] = always
@@ -113,15 +141,11 @@ def claims(table: Sequence[Row], config: ModelConfig) -> Iterator[Claim]:
     """Every row that holds for `config`, once for each layer."""
     for row in table:
         if isinstance(row, Move):
-            ours = (row.ours,) if isinstance(row.ours, str) else row.ours
-            for site in _sites(row.theirs, ours[0], config):
+            theirs, ours = _several(row.theirs), _several(row.ours)
+            for site in _sites(theirs[0], ours[0], config):
                 if row.when(site):
-                    yield Claim(
-                        (_named(row.theirs, site),),
-                        tuple(_named(o, site) for o in ours),
-                        row.op.name,
-                        row.op.sizes(site),
-                    )
+                    names = tuple(name for template in theirs for name in _each_expert(_named(template, site), site))
+                    yield Claim(names, tuple(_named(o, site) for o in ours), row.op.name, row.op.sizes(site))
 
 
 def match(table: Sequence[Row], config: ModelConfig, found: Iterable[str], *, where: str) -> Matched:
@@ -159,6 +183,20 @@ def _sites(theirs: str, ours: str, config: ModelConfig) -> Iterator[Site]:
     if stack is not None:
         for i in range(stack.n_layers):
             yield Site(config, stack, i)
+
+
+def _several(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
+
+
+def _each_expert(template: str, site: Site) -> Iterator[str]:
+    if "{e}" not in template:
+        yield template
+        return
+    ffn = site.block.ffn
+    assert isinstance(ffn, MoEConfig), "a row with {e} holds for layers with experts"
+    for e in range(ffn.n_experts):
+        yield template.replace("{e}", str(e))
 
 
 def _named(template: str, site: Site) -> str:

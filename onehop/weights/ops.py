@@ -3,7 +3,7 @@
 An operation works on shapes too: `save` of tensors on the meta device tells which shapes a file must hold.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -54,4 +54,71 @@ class Rows:
         return [torch.cat(list(ours))]
 
 
-OPS: Choices[Operation] = Choices("weight operation", {"same": Same(), "transpose": Transpose(), "rows": Rows()})
+class Columns:
+    """One tensor stored (d_in, d_out) that holds several of ours side by side, `sizes` columns each."""
+
+    def load(self, theirs: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [w.mT for w in theirs[0].split(list(sizes), dim=1)]
+
+    def save(self, ours: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [torch.cat([w.mT for w in ours], dim=1)]
+
+
+class Stack:
+    """Many tensors of one shape, one per expert, that are one of ours."""
+
+    def load(self, theirs: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [torch.stack(list(theirs))]
+
+    def save(self, ours: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return list(ours[0].unbind())
+
+
+class GroupedQKV:
+    """Queries, keys and values in one tensor, group by group; sizes: kv heads K, query heads of each G, head width D.
+
+    (K · (G + 2) · D, …) <-> (K · G · D, …), (K · D, …), (K · D, …).
+    """
+
+    def load(self, theirs: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        k, g, d = sizes
+        parts = theirs[0].unflatten(0, (k, g + 2, d)).split([g, 1, 1], dim=1)  # (K, G | 1 | 1, D, …)
+        return [part.flatten(0, 2) for part in parts]
+
+    def save(self, ours: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        k, g, d = sizes
+        parts = [w.unflatten(0, (k, n, d)) for w, n in zip(ours, (g, 1, 1), strict=True)]
+        return [torch.cat(parts, dim=1).flatten(0, 2)]
+
+
+class Turned:
+    """Rows of heads whose first `width` dims are rotary pairs (2j, 2j + 1) there and (j, j + width/2) here.
+
+    sizes: heads H, head width D, rotary width. (H · D, …) <-> (H · D, …).
+    """
+
+    def load(self, theirs: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [self._reorder(w, sizes, lambda pairs: pairs.unflatten(1, (-1, 2)).transpose(1, 2)) for w in theirs]
+
+    def save(self, ours: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [self._reorder(w, sizes, lambda halves: halves.unflatten(1, (2, -1)).transpose(1, 2)) for w in ours]
+
+    @staticmethod
+    def _reorder(w: Tensor, sizes: Sizes, order: Callable[[Tensor], Tensor]) -> Tensor:
+        heads, d_head, width = sizes
+        turning, still = w.unflatten(0, (heads, d_head)).split([width, d_head - width], dim=1)
+        return torch.cat([order(turning).flatten(1, 2), still], dim=1).flatten(0, 1)
+
+
+OPS: Choices[Operation] = Choices(
+    "weight operation",
+    {
+        "same": Same(),
+        "transpose": Transpose(),
+        "rows": Rows(),
+        "columns": Columns(),
+        "stack": Stack(),
+        "grouped_qkv": GroupedQKV(),
+        "turned": Turned(),
+    },
+)

@@ -11,7 +11,7 @@ from onehop.base.errors import CheckpointError, ConfigError
 from onehop.config import ModelConfig
 from onehop.config.attention import SCORES, ScoreConfig
 from onehop.config.named import presets
-from onehop.formats import read_config, write_config
+from onehop.formats import read_config
 from onehop.formats.layout import leaves
 from onehop.formats.llama import LLAMA
 from tests.golden import CONFIG
@@ -27,12 +27,12 @@ def llama(**own):
 @settings(max_examples=60, deadline=None)
 @given(llamas())
 def test_a_config_that_is_written_reads_back_equal(config):
-    assert read_config(json.loads(json.dumps(write_config(config)))) == config
+    assert read_config(json.loads(json.dumps(LLAMA.write_config(config)))) == config
 
 
 @pytest.mark.parametrize("name", [name for name in presets if name.startswith("llama")])
 def test_the_presets_of_the_family_can_be_written(name):
-    assert read_config(write_config(presets[name])) == presets[name]
+    assert read_config(LLAMA.write_config(presets[name])) == presets[name]
 
 
 def test_a_published_config_is_read_completely():
@@ -52,7 +52,7 @@ def test_a_published_config_is_read_completely():
     assert (config.d_model, config.n_layers, config.max_len, config.vocab_size) == (4096, 32, 131072, 128256)
     assert (attention.n_heads, attention.n_kv_heads, attention.d_head) == (32, 8, 128)
     assert (config.blocks[0].ffn.d_ff, config.blocks[0].norm.eps, config.head.tied) == (14336, 1e-5, False)
-    written = write_config(config)
+    written = LLAMA.write_config(config)
     assert {k: written[k] for k in written.keys() & raw.keys()} == {k: raw[k] for k in written.keys() & raw.keys()}
 
 
@@ -113,21 +113,21 @@ BEYOND = {
 def test_what_the_layout_cannot_say_is_refused_by_name(what):
     text = rf"^{re.escape(what)} cannot be written as a Hugging Face Llama\. Save a onehop folder instead"
     with pytest.raises(ConfigError, match=text):
-        write_config(llama(**BEYOND[what]))
+        LLAMA.write_config(llama(**BEYOND[what]))
 
 
 def test_a_part_of_ones_own_is_refused_by_its_name(own_score):
     with pytest.raises(
         ConfigError, match=r"^attention\.score=near \(a part of your own\) cannot be written as a Hugging Face"
     ):
-        write_config(llama(attention={"score": "near"}))
+        LLAMA.write_config(llama(attention={"score": "near"}))
 
 
 def test_one_layer_that_differs_is_named():
     with pytest.raises(
         ConfigError, match=r"^attention\.window=4 \(layer 0\) cannot be written as a Hugging Face Llama"
     ):
-        write_config(CONFIGS["two kinds of layer"])
+        LLAMA.write_config(CONFIGS["two kinds of layer"])
 
 
 def test_what_would_not_even_read_back_is_refused_too():
@@ -141,22 +141,24 @@ def test_what_would_not_even_read_back_is_refused_too():
 
 def test_an_encoder_is_refused():
     with pytest.raises(ConfigError, match="cannot be written as a Hugging Face Llama"):
-        write_config(encoder_decoder())
+        LLAMA.write_config(encoder_decoder())
 
 
 def test_a_width_that_transformers_refuses_is_not_written():
     with pytest.raises(
         ConfigError, match=r"^d_model=18 must be a multiple of attention\.n_heads=4 in a Hugging Face Llama"
     ):
-        write_config(llama(d_model=18, attention={"d_head": 4}))
+        LLAMA.write_config(llama(d_model=18, attention={"d_head": 4}))
 
 
 def test_what_no_logit_depends_on_is_no_obstacle():
     """Dropout that only training knows, a block's name, defaults that are spelled out, equal blocks of two names."""
-    plain = write_config(llama())
-    assert write_config(llama(dropout={"attention": 0.1, "residual": 0.2, "embed": 0.3}, parts=["mine.py"])) == plain
-    assert write_config(llama(attention={"scale": 0.5, "position": {"width": 4}})) == plain
-    assert write_config(llama(blocks={"a": {}, "b": {}})) == plain
+    plain = LLAMA.write_config(llama())
+    assert (
+        LLAMA.write_config(llama(dropout={"attention": 0.1, "residual": 0.2, "embed": 0.3}, parts=["mine.py"])) == plain
+    )
+    assert LLAMA.write_config(llama(attention={"scale": 0.5, "position": {"width": 4}})) == plain
+    assert LLAMA.write_config(llama(blocks={"a": {}, "b": {}})) == plain
 
 
 def test_every_field_of_a_config_is_a_leaf_that_is_compared():

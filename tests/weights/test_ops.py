@@ -8,15 +8,45 @@ from onehop.formats.table import claims as made
 from onehop.weights.ops import OPS
 from tests.small_models import decoder
 
-SIZES = {"rows": (8, 4, 4)}
+SIZES = {"rows": (8, 4, 4), "columns": (2, 1, 2), "grouped_qkv": (2, 2, 2), "turned": (2, 8, 6)}
+MANY = {"stack": 3}
 
 
 @pytest.mark.parametrize("name", OPS.names())
 def test_what_was_loaded_saves_as_it_was(name):
-    theirs = [torch.randn(16, 5)]
+    theirs = [torch.randn(16, 5) for _ in range(MANY.get(name, 1))]
     ours = OPS.get(name).load(theirs, SIZES.get(name, ()))
-    (again,) = OPS.get(name).save(ours, SIZES.get(name, ()))
-    assert torch.equal(again, theirs[0])
+    again = OPS.get(name).save(ours, SIZES.get(name, ()))
+    assert all(torch.equal(a, b) for a, b in zip(again, theirs, strict=True))
+
+
+@pytest.mark.parametrize("name", ["rows", "grouped_qkv", "turned"])
+def test_a_bias_is_cut_as_its_weight_is(name):
+    weight = torch.randn(16, 1)
+    ours = OPS.get(name).load([weight], SIZES[name])
+    biases = OPS.get(name).load([weight.flatten()], SIZES[name])
+    assert all(torch.equal(a.flatten(), b) for a, b in zip(ours, biases, strict=True))
+    assert torch.equal(OPS.get(name).save(biases, SIZES[name])[0], weight.flatten())
+
+
+def test_groups_hold_their_query_heads_then_their_key_and_value():
+    """The fused matrix is filled with its row numbers: 2 groups of 2 query heads, 1 key and 1 value head of width 2."""
+    q, k, v = OPS.get("grouped_qkv").load([torch.arange(16)], (2, 2, 2))
+    assert q.tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert k.tolist() == [4, 5, 12, 13]
+    assert v.tolist() == [6, 7, 14, 15]
+
+
+def test_neighbours_become_halves_head_by_head():
+    """2 heads of width 8, of which the first 6 dims turn: pairs (0, 1), (2, 3), (4, 5)."""
+    (w,) = OPS.get("turned").load([torch.arange(16)], (2, 8, 6))
+    assert w.tolist() == [0, 2, 4, 1, 3, 5, 6, 7, 8, 10, 12, 9, 11, 13, 14, 15]
+
+
+def test_columns_are_side_by_side():
+    a, b = OPS.get("columns").load([torch.arange(6).view(2, 3)], (1, 2))
+    assert a.tolist() == [[0, 3]]
+    assert b.tolist() == [[1, 4], [2, 5]]
 
 
 def test_rows_are_one_below_the_other():
