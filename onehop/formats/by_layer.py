@@ -5,7 +5,7 @@ from typing import Any
 
 from onehop.base.errors import CheckpointError
 from onehop.config.model import BlockConfig, ModelConfig
-from onehop.formats.keys import Json
+from onehop.formats.keys import Json, Keys, number
 
 MOST_LAYERS = 10_000  # a file that says more is damaged, or meant to do damage
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -50,7 +50,9 @@ def windows(raw: Json, kinds: Sequence[str], *, key: str = "sliding_window") -> 
     """Layers of the kinds `sliding_attention` and `full_attention`; the window's width stands under `key`."""
     width = raw.get(key)
     if SLIDING in kinds and width is None:
-        raise CheckpointError(f"config.json: some layers are {SLIDING}, but {key} is missing.")
+        raise CheckpointError(
+            f"config.json: some layers are {SLIDING}, but {key} is missing or switched off. Give the window's width."
+        )
     return stack(kinds, {SLIDING: {"attention": {"window": width}}, FULL: {"attention": {"window": None}}})
 
 
@@ -62,3 +64,27 @@ def kind_of(block: BlockConfig) -> str:
 def window_of(config: ModelConfig) -> int | None:
     """The one width of all windows, None where there is none. (Two widths do not survive being read back.)"""
     return next((block.attention.window for block in config.layers() if block.attention.window is not None), None)
+
+
+def _late_windows(raw: Json) -> Json:
+    """`use_sliding_window`: windows from layer `max_window_layers` on, or where `layer_types` says so."""
+    n = layer_count(raw)
+    width = raw.get("sliding_window", 4096) if raw.get("use_sliding_window") else None
+    first = number("max_window_layers", raw.get("max_window_layers", 28), above=-1)
+    kinds = [SLIDING if width is not None and i >= first else FULL for i in range(n)]
+    return windows({"sliding_window": width}, listed(raw, "layer_types", n, (SLIDING, FULL)) or kinds)
+
+
+def _write_late_windows(config: ModelConfig) -> Json:
+    kinds, width = each_layer(config, kind_of), window_of(config)
+    return {
+        "use_sliding_window": width is not None,
+        "sliding_window": width,
+        "max_window_layers": kinds.index(SLIDING) if SLIDING in kinds else len(kinds),  # for readers without the list
+        "layer_types": kinds,
+    }
+
+
+LATE_WINDOWS = Keys(
+    "use_sliding_window sliding_window max_window_layers layer_types", _late_windows, _write_late_windows
+)

@@ -3,7 +3,8 @@
 A family is put together from these and its own; a row that does not hold for a config says so by its condition.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from onehop.config.attention import AttentionConfig
 from onehop.config.ffn import GatedConfig, MoEConfig
@@ -13,6 +14,14 @@ from onehop.formats.table import Drop, Move, Row, Site, Twin
 
 Condition = Callable[[Site], bool]
 
+# The block of Llama: pre-norm with RMSNorm, rotary grouped attention, a gated feed-forward.
+STRUCTURE: Mapping[str, Any] = {
+    "attention.kind": "grouped",
+    "attention.position.kind": "rope",
+    "ffn.kind": "gated",
+    "norm.kind": "rms",
+    "final_norm.kind": "rms",
+}
 SHAPE: tuple[KeyRow, ...] = (
     Key("vocab_size", "vocab_size"),
     Key("hidden_size", "d_model"),
@@ -24,15 +33,24 @@ HEADS: tuple[KeyRow, ...] = (
     Key("num_key_value_heads", "attention.n_kv_heads", default=None),
     Key("attention_dropout", "dropout.attention", default=0.0),
 )
+
+
+def heads(n_kv_heads: int | None, d_head: int | None = None) -> tuple[KeyRow, ...]:
+    """HEADS and the width of a head, with what a family's own code takes where the last two are absent."""
+    kv = HEADS[1] if n_kv_heads is None else Key("num_key_value_heads", "attention.n_kv_heads", None, absent=n_kv_heads)
+    return (HEADS[0], kv, HEADS[2], Key("head_dim", "attention.d_head", default=d_head))
+
+
 GATED_KEYS: tuple[KeyRow, ...] = (
     Key("intermediate_size", "ffn.d_ff"),
     Key("hidden_act", "ffn.activation", default="silu", words=ACTIVATIONS),
 )
 
 
-def rms_eps(default: float = 1e-6) -> Key:
-    """The eps of every norm."""
-    return Key("rms_norm_eps", ("norm.eps", "final_norm.eps"), default=default)
+def rms_eps(default: float = 1e-6, *, qk: bool = False, key: str = "rms_norm_eps") -> Key:
+    """The eps of every norm, with `qk` also of those on q and k."""
+    more = ("attention.qk_norm.norm.eps",) if qk else ()
+    return Key(key, ("norm.eps", "final_norm.eps", *more), default=default)
 
 
 def tie(default: bool) -> Key:
@@ -149,3 +167,4 @@ FREQUENCIES: tuple[Row, ...] = (
     Drop("model.layers.{i}.self_attn.rotary_emb.inv_freq", "rotary frequencies of old files: computed from the config"),
     Drop("model.rotary_emb.inv_freq", "rotary frequencies of old files: computed from the config"),
 )
+BODY: tuple[Row, ...] = (*EMBEDDING, *PRE_NORMS, *ATTENTION, *GATED, *final_norm(), *HEAD, *FREQUENCIES)

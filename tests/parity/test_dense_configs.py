@@ -1,0 +1,77 @@
+"""A config.json, of whatever age and with whatever left out, means here what their own class makes of it."""
+
+import json
+
+import pytest
+
+from onehop.base.errors import CheckpointError
+from onehop.formats import read_config
+from tests.parity.theirs import transformers
+
+# Nothing but the shape: all else is what their class takes.
+FEW = {
+    "vocab_size": 97, "hidden_size": 128, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 32,
+}  # fmt: skip
+COMMON = {
+    "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.02,
+    "torch_dtype": "bfloat16", "transformers_version": "4.40.1", "use_cache": True,
+}  # fmt: skip
+# Keys as the releases have them; the longest lists are shortened.
+PUBLISHED = {
+    "Qwen2.5-7B": {
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "hidden_size": 3584,
+        "intermediate_size": 18944, "max_position_embeddings": 131072, "max_window_layers": 28,
+        "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0, "sliding_window": 131072, "tie_word_embeddings": False, "use_mrope": False,
+        "use_sliding_window": False, "vocab_size": 152064,
+    },
+    "Qwen3-0.6B": {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False, "head_dim": 128,
+        "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3072, "max_position_embeddings": 40960,
+        "max_window_layers": 28, "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None,
+        "tie_word_embeddings": True, "use_sliding_window": False, "vocab_size": 151936,
+    },
+}  # fmt: skip
+REFUSED = {
+    "window switched off": (
+        {"model_type": "qwen2", "layer_types": ["sliding_attention"] * 3}, "sliding_window is missing or switched off"
+    ),
+    "layers that do not add up": ({"model_type": "qwen3", "layer_types": ["full_attention"]}, "a list of 3 values"),
+    "an unknown kind of layer": (
+        {"model_type": "qwen3", "layer_types": ["full_attention", "linear_attention", "full_attention"]},
+        "layer_types has 'linear_attention', which is not known",
+    ),
+    "no number of layers": ({"model_type": "qwen2", "num_hidden_layers": 10**9}, "num_hidden_layers=1000000000"),
+    "windows from nowhere": ({"model_type": "qwen2", "max_window_layers": "x"}, "max_window_layers='x' should be a"),
+    "an unknown key": ({"model_type": "qwen2", "dual_chunk_attention_config": {"chunk_size": 1}}, "is unknown in a"),
+}  # fmt: skip
+
+
+def by_their_class(raw):
+    """Our reading of everything that their class makes of a file."""
+    name = raw["model_type"]
+    config = transformers.AutoConfig.for_model(name, **{k: v for k, v in raw.items() if k != "model_type"})
+    return read_config(json.loads(config.to_json_string(use_diff=False)) | {"model_type": name})
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_config_means_what_their_class_makes_of_it(name):
+    raw = COMMON | PUBLISHED[name]
+    config = read_config(raw)
+    assert config == by_their_class(raw)
+    assert config.d_model == raw.get("text_config", raw)["hidden_size"]
+
+
+@pytest.mark.parametrize("name", sorted({raw["model_type"] for raw in PUBLISHED.values()}))
+def test_absent_keys_mean_what_their_class_takes(name):
+    raw = {"model_type": name, **FEW}
+    assert read_config(raw) == by_their_class(raw)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_honoured_is_refused_by_name(name):
+    raw, text = REFUSED[name]
+    with pytest.raises(CheckpointError, match=text) as refusal:
+        read_config(FEW | raw)
+    assert "\n" not in str(refusal.value)
