@@ -8,10 +8,11 @@ from onehop.config.model import ModelConfig
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
+from onehop.formats.phi3 import PHI3
 from onehop.formats.qwen2 import QWEN2
 from onehop.formats.qwen3 import QWEN3
 
-_ALL = (LLAMA, MISTRAL, QWEN2, QWEN3)
+_ALL = (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3)
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
 
 

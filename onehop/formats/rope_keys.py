@@ -5,6 +5,7 @@ Both are read, and both are written: a reader of the old age that found only the
 a word.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -63,6 +64,8 @@ class Rope:
     part: float | None = None
     old_theta: str = "rope_theta"  # what the old age called them
     old_part: str = "partial_rotary_factor"
+    original: int | None = None  # original_max_position_embeddings, in families whose own code has a default for it
+    kinds: tuple[str, ...] = tuple(FIELDS)  # the scalings that their code accepts
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -71,6 +74,11 @@ class Rope:
     def read(self, raw: Json) -> Json:
         table = _table(self._renamed(raw), self.theta)
         length = _length(raw, self.length)
+        if table["rope_type"] not in self.kinds:
+            raise CheckpointError(
+                f"config.json: rotary scaling {table['rope_type']!r} cannot be honoured: this layout has "
+                f"{' or '.join(self.kinds)}."
+            )
         scaling = _scaling(table, length)
         path = "attention.position"
         return {
@@ -83,7 +91,8 @@ class Rope:
     def _renamed(self, raw: Json) -> Json:
         """The old age's keys under the names that most families gave them."""
         names = {self.old_theta: "rope_theta", self.old_part: "partial_rotary_factor"}
-        return {names.get(key, key): value for key, value in raw.items()}
+        given = {names.get(key, key): value for key, value in raw.items()}
+        return given if given.get(ORIGINAL) is not None else {**given, ORIGINAL: self.original}
 
     def _width(self, raw: Json, table: Json) -> int | None:
         """How many dims of a head turn; None: all."""
@@ -112,16 +121,23 @@ class Rope:
             length = scaling.original_max_len
         # Readers of the first years know `type` only, and the two kinds that there were then.
         name = "type" if kind in ("linear", "dynamic") else "rope_type"
-        part = (position.width or attention.d_head) / attention.d_head
+        part = _share(position.width or attention.d_head, attention.d_head)
         new = {} if self.part is None else {"partial_rotary_factor": part}
         old = {} if self.part is None else {self.old_part: part}
         return {
             LENGTH: length,
             self.old_theta: theta,
             **old,
+            **({ORIGINAL: table[ORIGINAL]} if self.original is not None and ORIGINAL in table else {}),
             "rope_scaling": None if kind == "default" else {name: kind, **table},
             "rope_parameters": {"rope_type": kind, "rope_theta": theta, **new, **table},
         }
+
+
+def _share(width: int, d_head: int) -> float:
+    """The share of a head that turns, such that int(d_head · share) is `width` again."""
+    share = width / d_head
+    return share if int(d_head * share) == width else math.nextafter(share, 1)
 
 
 def _longest(scaling: Json | None, length: int) -> int:

@@ -4,6 +4,15 @@ from tests.parity.theirs import Case
 
 WINDOWS = {"use_sliding_window": True, "sliding_window": 7}
 MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+SHORT = [1.0, 1.1, 1.3]
+LONG = [2.0, 3.0, 5.0]
+
+
+def longrope(original, **keys):
+    """Texts here have 9 to 40 tokens: beyond 8 the long factors count, up to 40 the short ones."""
+    table = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": SHORT, "long_factor": LONG, **keys}
+    return {"original_max_position_embeddings": original, "rope_parameters": table}
+
 
 CASES = {
     "qwen2": Case("qwen2"),
@@ -15,5 +24,16 @@ CASES = {
         "qwen3",
         {**WINDOWS, "max_window_layers": 2, "head_dim": 6, "num_key_value_heads": 1, "attention_bias": True,
          "rms_norm_eps": 1e-3, "tie_word_embeddings": True},
+    ),
+    "phi3": Case("phi3"),
+    "phi3, window, tied, one kv head": Case(
+        "phi3", {"sliding_window": 5, "num_key_value_heads": 1, "tie_word_embeddings": True, "head_dim": 10}
+    ),
+    "phi3, partial rotary": Case(
+        "phi3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.75}}
+    ),
+    "phi3, longrope beyond its length, partial rotary": Case("phi3", longrope(8, partial_rotary_factor=0.75)),
+    "phi3, longrope within its length, warmed as given": Case(
+        "phi3", longrope(40, partial_rotary_factor=0.75, attention_factor=1.3)
     ),
 }  # fmt: skip

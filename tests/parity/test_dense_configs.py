@@ -32,6 +32,25 @@ PUBLISHED = {
         "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None,
         "tie_word_embeddings": True, "use_sliding_window": False, "vocab_size": 151936,
     },
+    "Phi-3-mini-128k": {
+        "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "attention_bias": False, "embd_pdrop": 0.0,
+        "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}, "hidden_act": "silu", "hidden_size": 3072,
+        "intermediate_size": 8192, "max_position_embeddings": 131072, "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 32, "original_max_position_embeddings": 4096,
+        "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 262144,
+        "rope_scaling": {"long_factor": [1.5] * 48, "short_factor": [1.25] * 48, "type": "longrope"},
+        "tie_word_embeddings": False, "vocab_size": 32064,
+    },
+    "Phi-4-mini": {
+        "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "attention_bias": False, "embd_pdrop": 0.0,
+        "full_attn_mod": 1, "hidden_act": "silu", "hidden_size": 3072, "intermediate_size": 8192,
+        "interpolate_factor": 1, "lm_head_bias": False, "max_position_embeddings": 131072, "mlp_bias": False,
+        "num_attention_heads": 24, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "original_max_position_embeddings": 4096, "pad_token_id": 199999, "partial_rotary_factor": 0.75,
+        "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 262144,
+        "rope_scaling": {"long_factor": [1.5] * 48, "short_factor": [1.0] * 48, "type": "longrope"},
+        "tie_word_embeddings": True, "vocab_size": 200064,
+    },
 }  # fmt: skip
 REFUSED = {
     "window switched off": (
@@ -45,6 +64,9 @@ REFUSED = {
     "no number of layers": ({"model_type": "qwen2", "num_hidden_layers": 10**9}, "num_hidden_layers=1000000000"),
     "windows from nowhere": ({"model_type": "qwen2", "max_window_layers": "x"}, "max_window_layers='x' should be a"),
     "an unknown key": ({"model_type": "qwen2", "dual_chunk_attention_config": {"chunk_size": 1}}, "is unknown in a"),
+    "a scaling that a layout lacks": (
+        {"model_type": "phi3", "rope_scaling": {"type": "yarn", "factor": 4.0}}, "this layout has default or longrope"
+    ),
 }  # fmt: skip
 
 
