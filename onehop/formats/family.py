@@ -5,6 +5,8 @@ from typing import Any
 from onehop.base.choices import Choices
 from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
 from onehop.config.model import ModelConfig
+from onehop.formats.gemma import GEMMA
+from onehop.formats.gemma2 import GEMMA2
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
@@ -12,7 +14,7 @@ from onehop.formats.phi3 import PHI3
 from onehop.formats.qwen2 import QWEN2
 from onehop.formats.qwen3 import QWEN3
 
-_ALL = (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3)
+_ALL = (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2)
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
 
 

@@ -3,11 +3,12 @@
 A family is put together from these and its own; a row that does not hold for a config says so by its condition.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from onehop.config.attention import AttentionConfig
 from onehop.config.ffn import GatedConfig, MoEConfig
+from onehop.config.model import ModelConfig
 from onehop.config.norm import LayerNormConfig, NormConfig
 from onehop.formats.keys import ACTIVATIONS, Key, KeyRow
 from onehop.formats.table import Drop, Move, Row, Site, Twin
@@ -168,3 +169,14 @@ FREQUENCIES: tuple[Row, ...] = (
     Drop("model.rotary_emb.inv_freq", "rotary frequencies of old files: computed from the config"),
 )
 BODY: tuple[Row, ...] = (*EMBEDDING, *PRE_NORMS, *ATTENTION, *GATED, *final_norm(), *HEAD, *FREQUENCIES)
+
+
+def whole_heads(title: str) -> Callable[[ModelConfig], Iterator[str]]:
+    """What transformers refuses to open in some families, although their heads have a width of their own."""
+
+    def limits(config: ModelConfig) -> Iterator[str]:
+        heads = next(config.layers()).attention.n_heads
+        if config.d_model % heads:
+            yield f"d_model={config.d_model} must be a multiple of attention.n_heads={heads} in a {title}."
+
+    return limits

@@ -1,8 +1,5 @@
 """Llama 1 to 3.3 as Hugging Face folders: arXiv:2302.13971, 2307.09288, 2407.21783. No torch."""
 
-from collections.abc import Iterator
-
-from onehop.config.model import ModelConfig
 from onehop.formats import kin
 from onehop.formats.keys import Harmless, Key, Only
 from onehop.formats.layout import Family
@@ -24,14 +21,6 @@ KEYS = (
 
 TENSORS = (*kin.EMBEDDING, *kin.PRE_NORMS, *kin.ATTENTION, *kin.GATED, *kin.final_norm(), *kin.HEAD, *kin.FREQUENCIES)
 
-
-def limits(config: ModelConfig) -> Iterator[str]:
-    """What transformers refuses to open."""
-    heads = next(config.layers()).attention.n_heads
-    if config.d_model % heads:
-        yield f"d_model={config.d_model} must be a multiple of attention.n_heads={heads} in a Hugging Face Llama."
-
-
 LLAMA = Family(
     name="llama",
     title="Hugging Face Llama",
@@ -45,5 +34,5 @@ LLAMA = Family(
     },
     keys=KEYS,
     tensors=TENSORS,
-    limits=limits,
+    limits=kin.whole_heads("Hugging Face Llama"),
 )

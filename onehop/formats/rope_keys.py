@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from onehop.base.errors import CheckpointError
+from onehop.config.attention import AttentionConfig
 from onehop.config.model import ModelConfig
 from onehop.config.position import DynamicScaling, NTKScaling, RopeConfig
 from onehop.formats.keys import Json, number, plain
@@ -108,8 +109,11 @@ class Rope:
         return int(number("head_dim", d_head) * part)
 
     def write(self, config: ModelConfig) -> Json:
-        attention = next(config.layers()).attention
-        position, length = attention.position, config.max_len
+        return self.write_for(next(config.layers()).attention, config.max_len)
+
+    def write_for(self, attention: AttentionConfig, length: int) -> Json:
+        """The keys of one layer's attention in a model for texts of `length` tokens."""
+        position = attention.position
         assert isinstance(position, RopeConfig), "the family's structure says rope"
         scaling, theta = position.scaling, base(position, attention.d_head)
         kind, table = "default", {}

@@ -36,4 +36,18 @@ CASES = {
     "phi3, longrope within its length, warmed as given": Case(
         "phi3", longrope(40, partial_rotary_factor=0.75, attention_factor=1.3)
     ),
+    "gemma": Case("gemma", {"head_dim": 16}),
+    "gemma, biases, untied, one kv head": Case(
+        "gemma", {"head_dim": 6, "num_key_value_heads": 1, "attention_bias": True, "tie_word_embeddings": False,
+                  "hidden_act": "silu", "rms_norm_eps": 1e-2}
+    ),
+    "gemma2, capped": Case(
+        "gemma2", {"head_dim": 16, "sliding_window": 7, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0,
+                   "query_pre_attn_scalar": 24}
+    ),
+    "gemma2, uncapped, layers listed": Case(
+        "gemma2", {"head_dim": 10, "sliding_window": 5, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+                   "query_pre_attn_scalar": 10, "attention_bias": True, "tie_word_embeddings": False,
+                   "layer_types": ["full_attention", "full_attention", "sliding_attention"]}
+    ),
 }  # fmt: skip

@@ -51,6 +51,21 @@ PUBLISHED = {
         "rope_scaling": {"long_factor": [1.5] * 48, "short_factor": [1.0] * 48, "type": "longrope"},
         "tie_word_embeddings": True, "vocab_size": 200064,
     },
+    "gemma-2b": {
+        "architectures": ["GemmaForCausalLM"], "model_type": "gemma", "attention_bias": False, "head_dim": 256,
+        "hidden_act": "gelu", "hidden_activation": None, "hidden_size": 2048, "intermediate_size": 16384,
+        "max_position_embeddings": 8192, "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1,
+        "pad_token_id": 0, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 10000.0, "vocab_size": 256000,
+    },
+    "gemma-2-27b": {
+        "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "attention_bias": False, "head_dim": 128,
+        "attn_logit_softcapping": 50.0, "cache_implementation": "hybrid", "final_logit_softcapping": 30.0,
+        "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 4608,
+        "intermediate_size": 36864, "max_position_embeddings": 8192, "num_attention_heads": 32,
+        "num_hidden_layers": 46, "num_key_value_heads": 16, "pad_token_id": 0, "query_pre_attn_scalar": 144,
+        "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096, "sliding_window_size": 4096,
+        "vocab_size": 256000,
+    },
 }  # fmt: skip
 REFUSED = {
     "window switched off": (
@@ -67,6 +82,9 @@ REFUSED = {
     "a scaling that a layout lacks": (
         {"model_type": "phi3", "rope_scaling": {"type": "yarn", "factor": 4.0}}, "this layout has default or longrope"
     ),
+    "both directions": ({"model_type": "gemma", "use_bidirectional_attention": True}, "would see the ones after it"),
+    "two activations": ({"model_type": "gemma", "hidden_activation": "gelu"}, "hidden_act is what is read"),
+    "a scalar of nothing": ({"model_type": "gemma2", "query_pre_attn_scalar": 0}, "query_pre_attn_scalar=0 should be"),
 }  # fmt: skip
 
 
