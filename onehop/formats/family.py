@@ -7,6 +7,9 @@ from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
 from onehop.config.model import ModelConfig
 from onehop.formats.gemma import GEMMA
 from onehop.formats.gemma2 import GEMMA2
+from onehop.formats.gemma3 import GEMMA3
+from onehop.formats.gemma3_text import GEMMA3_TEXT
+from onehop.formats.inside import Whole
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
@@ -14,8 +17,16 @@ from onehop.formats.phi3 import PHI3
 from onehop.formats.qwen2 import QWEN2
 from onehop.formats.qwen3 import QWEN3
 
-_ALL = (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2)
+_ALL = (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3_TEXT)
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
+WHOLES: dict[str, Whole] = {whole.name: whole for whole in (GEMMA3,)}  # larger models of which the text is read
+
+
+def text_part(raw: dict[str, Any]) -> tuple[dict[str, Any], Whole | None]:
+    """The config.json of a text model, and the larger model that it was found in, if any."""
+    name = raw.get("model_type")
+    whole = WHOLES.get(name) if isinstance(name, str) else None
+    return (raw, None) if whole is None else (whole.text(raw), whole)
 
 
 def family_for(raw: dict[str, Any]) -> Family:
@@ -31,8 +42,9 @@ def family_for(raw: dict[str, Any]) -> Family:
 
 
 def read_config(raw: dict[str, Any]) -> ModelConfig:
-    """A Hugging Face config.json as our config."""
-    return family_for(raw).read_config(raw)
+    """A Hugging Face config.json as our config: of a larger model, its text model's."""
+    text, _ = text_part(raw)
+    return family_for(text).read_config(text)
 
 
 def family_of(config: ModelConfig) -> Family:

@@ -1,7 +1,7 @@
 """A model's folder, seen without its weights: whose layout it is, and its config. No torch."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,21 +9,33 @@ from typing import Any, Literal
 from onehop.base.errors import CheckpointError, ConfigError
 from onehop.config.model import ModelConfig
 from onehop.config.read import model_from_dict
-from onehop.formats.family import family_for
+from onehop.formats.family import family_for, text_part
+from onehop.formats.inside import Whole
 from onehop.formats.layout import Family
+from onehop.formats.table import Row
 
 CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
 class Described:
-    """What a folder's config.json says. `family` is None for onehop's own folders."""
+    """What a folder's config.json says. `family` is None for onehop's own folders.
+
+    `whole` is the larger model of which `config` and `family` are the text part.
+    """
 
     folder: Path
     kind: Literal["onehop", "hf"]
     config: ModelConfig
     family: Family | None
     raw: dict[str, Any]
+    whole: Whole | None = None
+
+    def tensors(self, names: Iterable[str]) -> Sequence[Row]:
+        """The table that holds for a file with these tensor names."""
+        if self.whole is not None:
+            return self.whole.tensors(names)
+        return () if self.family is None else self.family.tensors
 
 
 def describe(folder: str | Path, *, parts: Iterable[str | Path] = ()) -> Described:
@@ -41,8 +53,9 @@ def describe(folder: str | Path, *, parts: Iterable[str | Path] = ()) -> Describ
         except ConfigError as error:
             raise ConfigError(f"{folder / CONFIG}: {error}") from error
     try:
-        family = family_for(raw)
-        return Described(folder, "hf", family.read_config(raw), family, raw)
+        text, whole = text_part(raw)
+        family = family_for(text)
+        return Described(folder, "hf", family.read_config(text), family, raw, whole)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
 

@@ -42,7 +42,8 @@ def _every_other(raw: Json) -> Json:
 
 
 def _write(config: ModelConfig) -> Json:
-    return {"layer_types": each_layer(config, kind_of), "sliding_window": window_of(config)}
+    width = window_of(config) or 4096  # their code wants one, also where no layer uses it
+    return {"layer_types": each_layer(config, kind_of), "sliding_window": width}
 
 
 GEMMA2 = Family(

@@ -105,14 +105,15 @@ class Twin:
 
 @dataclass(frozen=True)
 class Drop:
-    """A known leftover that no model needs. {i} stands for any number."""
+    """A known leftover that no model needs. {i} stands for any number, {any} for any ending."""
 
     theirs: str
     reason: str
 
     def fits(self, name: str) -> bool:
         """Whether `name` is such a leftover."""
-        return re.fullmatch(re.escape(self.theirs).replace(r"\{i\}", r"\d+"), name) is not None
+        pattern = re.escape(self.theirs).replace(r"\{i\}", r"\d+").replace(r"\{any\}", ".+")
+        return re.fullmatch(pattern, name) is not None
 
 
 Row = Move | Twin | Drop

@@ -35,9 +35,8 @@ def load_hf(
 
 def load_described(described: Described, *, dtype: torch.dtype | str | None, device: torch.device | str) -> Transformer:
     """The model of a Hugging Face folder whose config has been read."""
-    assert described.family is not None
     with open_tensors(described.folder) as tensors:
-        found = match(described.family.tensors, described.config, tensors.entries, where=str(tensors.where))
+        found = match(described.tensors(tensors.entries), described.config, tensors.entries, where=str(tensors.where))
         return fill(build(described.config, device="meta"), tensors, found, dtype=dtype, device=device)
 
 

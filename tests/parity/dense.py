@@ -50,4 +50,18 @@ CASES = {
                    "query_pre_attn_scalar": 10, "attention_bias": True, "tie_word_embeddings": False,
                    "layer_types": ["full_attention", "full_attention", "sliding_attention"]}
     ),
+    "gemma3_text": Case(
+        "gemma3_text", {"head_dim": 16, "sliding_window": 7, "num_hidden_layers": 6, "query_pre_attn_scalar": 24}
+    ),
+    "gemma3_text, scaled, other bases": Case(
+        "gemma3_text",
+        {"head_dim": 10, "sliding_window": 5, "layer_types": [*MIXED, "full_attention"], "num_hidden_layers": 4,
+         "query_pre_attn_scalar": 10, "attention_bias": True, "tie_word_embeddings": False,
+         "final_logit_softcapping": 3.0, "num_key_value_heads": 1,
+         "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 5e3},
+                             "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}},
+    ),
+    "gemma3_text, no window": Case(
+        "gemma3_text", {"head_dim": 16, "layer_types": ["full_attention"] * 3, "sliding_window": 5}
+    ),
 }  # fmt: skip

@@ -66,6 +66,28 @@ PUBLISHED = {
         "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096, "sliding_window_size": 4096,
         "vocab_size": 256000,
     },
+    "gemma-3-1b": {
+        "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "attention_bias": False,
+        "attn_logit_softcapping": None, "cache_implementation": "hybrid", "eos_token_id": [1, 106],
+        "final_logit_softcapping": None, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 1152, "intermediate_size": 6912, "max_position_embeddings": 32768, "num_attention_heads": 4,
+        "num_hidden_layers": 26, "num_key_value_heads": 1, "pad_token_id": 0, "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000, "rope_scaling": None, "rope_theta": 1000000,
+        "sliding_window": 512, "sliding_window_pattern": 6, "vocab_size": 262144,
+    },
+    "gemma-3-270m, before rope_parameters": {
+        "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "_sliding_window_pattern": 6,
+        "attention_bias": False, "attn_logit_softcapping": None, "final_logit_softcapping": None, "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 640, "intermediate_size": 2048,
+        "layer_types": [*["sliding_attention"] * 5, "full_attention"] * 3, "max_position_embeddings": 32768,
+        "num_attention_heads": 4, "num_hidden_layers": 18, "num_key_value_heads": 1, "pad_token_id": 0,
+        "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000.0, "rope_scaling": None,
+        "rope_theta": 1000000.0, "sliding_window": 512, "use_bidirectional_attention": False, "vocab_size": 262144,
+    },
+    "gemma-3-4b, its text": {
+        "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+    },
 }  # fmt: skip
 REFUSED = {
     "window switched off": (
@@ -85,6 +107,11 @@ REFUSED = {
     "both directions": ({"model_type": "gemma", "use_bidirectional_attention": True}, "would see the ones after it"),
     "two activations": ({"model_type": "gemma", "hidden_activation": "gelu"}, "hidden_act is what is read"),
     "a scalar of nothing": ({"model_type": "gemma2", "query_pre_attn_scalar": 0}, "query_pre_attn_scalar=0 should be"),
+    "one table for both kinds of layer": (
+        {"model_type": "gemma3_text", "rope_parameters": {"rope_type": "default"}}, "should hold a table for sliding_"
+    ),
+    "a cap that is not applied": ({"model_type": "gemma3_text", "attn_logit_softcapping": 5.0}, "does not apply it"),
+    "windows without a width": ({"model_type": "gemma3_text", "sliding_window": None}, "sliding_window is missing"),
 }  # fmt: skip
 
 

@@ -1,0 +1,95 @@
+"""Of a model that also sees, the text model is read: with its numbers, under either spelling of its tensors' names."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import onehop
+from onehop.base.errors import CheckpointError
+from onehop.formats import read_config
+from tests.parity.test_families import near
+from tests.parity.theirs import BASE, tokens, transformers
+
+VISION = {
+    "model_type": "siglip_vision_model", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "image_size": 28, "patch_size": 14,
+}  # fmt: skip
+WHOLES = {
+    "gemma3": {
+        "text_config": {**BASE, "head_dim": 16, "sliding_window": 7, "sliding_window_pattern": 2},
+        "vision_config": VISION, "mm_tokens_per_image": 1, "image_token_index": 90, "boi_token_index": 91,
+        "eoi_token_index": 92,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(params=WHOLES)
+def whole(request):
+    """A random model with eyes, in float64, its weights spread widely."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(request.param, **WHOLES[request.param])
+    auto = transformers.AutoModelForImageTextToText
+    model = auto.from_config(config, dtype=torch.float64, attn_implementation="eager").eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            scale = 0.2 if p.dim() < 2 else 0.35 / math.sqrt(max(1, p.shape[-1] / 16))
+            p.add_(scale * torch.randn(p.shape, generator=generator, dtype=p.dtype))
+    model.tie_weights()
+    return model
+
+
+@torch.no_grad()
+def test_the_text_model_inside_gives_the_same_logits_and_is_saved_alone(tmp_path, whole):
+    x = tokens()
+    want = whole(x).logits
+    whole.save_pretrained(tmp_path / "theirs")
+    lm = onehop.load(tmp_path / "theirs", dtype=torch.float64)
+    near(lm.model(x), want)
+    lm.save(tmp_path / "ours", format="hf")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float64)
+    near(theirs(x).logits, want)
+    assert onehop.load(tmp_path / "ours", dtype=torch.float64).config == lm.config
+
+
+@torch.no_grad()
+def test_names_as_in_memory_are_read_too(tmp_path, whole):
+    whole.save_pretrained(tmp_path)
+    before = onehop.load(tmp_path).model(tokens())
+    file = tmp_path / "model.safetensors"
+    weights = {k: v for k, v in whole.state_dict().items() if k in dict(whole.named_parameters())}
+    assert load_file(file).keys() != weights.keys()
+    save_file({k: v.contiguous() for k, v in weights.items()}, file)
+    assert torch.equal(onehop.load(tmp_path).model(tokens()), before)
+
+
+def test_an_unknown_tensor_of_the_text_model_is_refused(tmp_path, whole):
+    whole.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    save_file({**weights, "language_model.model.layers.0.extra": torch.ones(1)}, file)
+    with pytest.raises(CheckpointError, match=r"unexpected language_model\.model\.layers\.0\.extra"):
+        onehop.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"text_config": None}, "text_config should hold the keys of a Hugging Face Gemma 3"),
+        ({"text_config": {"model_type": "llama"}}, "text_config should hold the keys of a Hugging Face Gemma 3"),
+        (
+            {"tie_word_embeddings": False},
+            "says tie_word_embeddings twice and differently: False, and in text_config True",
+        ),
+        ({"audio_config": {"d": 1}}, "audio_config=.* is unknown in a Hugging Face Gemma 3 with images"),
+    ],
+)
+def test_what_the_larger_config_says_is_checked_too(change, text):
+    config = transformers.AutoConfig.for_model("gemma3", **WHOLES["gemma3"])
+    raw = json.loads(config.to_json_string(use_diff=False))
+    assert read_config(raw).d_model == 32
+    with pytest.raises(CheckpointError, match=text):
+        read_config({**raw, **change})
