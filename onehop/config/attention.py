@@ -11,12 +11,16 @@ from onehop.config.position import Position, RopeConfig
 
 
 class QKNormConfig(Part):
-    """A norm on q and k before their product. Henry et al. 2020, arXiv:2010.04245; 2302.05442."""
+    """A norm on q and k before their product. Henry et al. 2020, arXiv:2010.04245; 2302.05442.
+
+    With `own_weights` as StableLM 2 (arXiv:2402.17834) and Command R+ (Cohere 2024) have it.
+    """
 
     norm: Norm
     span: Literal["head", "all"] = Field(
         "head", description="normalise each head by itself, or all heads as one vector"
     )
+    own_weights: bool = Field(False, description="each head has weights of its own, instead of sharing one set")
 
 
 class ScoreConfig(Kind):
@@ -40,6 +44,9 @@ class AttentionConfig(Kind):
     d_head: int = Field(ge=1, description="width of a head (left out: d_model / n_heads)")
     bias: bool = Field(False, description="biases on the q, k and v projections")
     bias_out: bool = Field(False, description="bias on the output projection")
+    clip: float | None = Field(
+        None, gt=0, description="q, k and v are cut off at ± clip as they are projected (MPT, MosaicML 2023; OLMo)"
+    )
     qk_norm: QKNormConfig | None = Field(None, description="norm on q and k")
     sees: Literal["causal", "prefix", "all"] = Field(
         "causal", description="who sees whom: the past; the past and a prefix in both directions; everything"

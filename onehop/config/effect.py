@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from onehop.config.attention import QKNormConfig
 from onehop.config.ffn import MoEConfig
 from onehop.config.norm import LayerNormConfig, RMSNormConfig
 from onehop.config.part import Part
@@ -23,12 +24,17 @@ class Listens:
     needs: str
 
 
+def _has_weights_by_head(qk: QKNormConfig) -> bool:
+    return qk.span == "head" and isinstance(qk.norm, RMSNormConfig | LayerNormConfig) and qk.norm.affine
+
+
 LISTENS: list[Listens] = [
     Listens(MoEConfig, "balance_weight", lambda ffn: ffn.balance == "loss", "balance=loss"),
     Listens(MoEConfig, "balance_rate", lambda ffn: ffn.balance == "bias", "balance=bias"),
     Listens(RMSNormConfig, "offset", lambda norm: norm.affine, "affine=true"),
     Listens(LayerNormConfig, "offset", lambda norm: norm.affine, "affine=true"),
     Listens(LayerNormConfig, "bias", lambda norm: norm.affine, "affine=true"),
+    Listens(QKNormConfig, "own_weights", _has_weights_by_head, "span=head and affine rms or layer"),
     Listens(YarnScaling, "mscale", lambda scaling: scaling.attention_factor is None, "no attention_factor"),
     Listens(YarnScaling, "mscale_all_dim", lambda scaling: scaling.attention_factor is None, "no attention_factor"),
     Listens(LongRopeScaling, "factor", lambda scaling: scaling.attention_factor is None, "no attention_factor"),

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from onehop.base.choices import Choices
 from onehop.config.attention import AttentionConfig
+from onehop.config.norm import LayerNormConfig, RMSNormConfig
 from onehop.parts.cache import CacheSpec, LayerCache
 from onehop.parts.keys import Keys
 from onehop.parts.linear import Linear, SideBySide
-from onehop.parts.norm import NORMS
+from onehop.parts.norm import NORMS, NormOfHeads
 from onehop.parts.places import Places
 from onehop.parts.position import PositionScheme
 from onehop.parts.router import Routing
@@ -34,15 +35,22 @@ class Memory:
 
 
 class Heads(nn.Module):
-    """A projection (B, T, H·D) as heads (B, T, H, D), normalised head by head, all together, or not at all."""
+    """A projection (B, T, H·D) as heads (B, T, H, D), normalised head by head, all together, or not at all.
+
+    Normalised by itself a head shares its weights with the others, or has its own.
+    """
 
     def __init__(self, n_heads: int, cfg: AttentionConfig):
         super().__init__()
         self.shape = (n_heads, cfg.d_head)
         qk, all_heads = cfg.qk_norm, n_heads * cfg.d_head
         self.together = qk is not None and qk.span == "all"
-        width = all_heads if self.together else cfg.d_head
-        self.norm = nn.Identity() if qk is None else NORMS.get(qk.norm.kind)(width, qk.norm)
+        self.norm: nn.Module = nn.Identity()
+        if qk is not None and qk.own_weights:
+            assert isinstance(qk.norm, RMSNormConfig | LayerNormConfig), "a rule says so"
+            self.norm = NormOfHeads(n_heads, cfg.d_head, qk.norm)
+        elif qk is not None:
+            self.norm = NORMS.get(qk.norm.kind)(all_heads if self.together else cfg.d_head, qk.norm)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.together:
@@ -82,11 +90,14 @@ class GroupedQueryAttention(nn.Module):
         self.change = change
         self.sinks = nn.Parameter(torch.zeros(cfg.n_heads)) if cfg.sinks else None
         self.sees = Sees(cfg.sees, cfg.window)
+        self.clip = cfg.clip
         self.scale, self.softcap, self.dropout = cfg.scale or 1 / math.sqrt(cfg.d_head), cfg.softcap, dropout
 
     def forward(self, x: Tensor, step: Step, cache: LayerCache | None = None) -> Tensor:
         """Let the new tokens x (B, T, C) look at themselves and the past -> (B, T, C)."""
         q, k, v = self.qkv(x)
+        if self.clip is not None:
+            q, k, v = (y.clamp(-self.clip, self.clip) for y in (q, k, v))
         q, k = self.q_heads(q), self.k_heads(k)  # (B, T, H, D), (B, T, K, D)
         v = v.unflatten(-1, self.kv_shape)  # (B, T, K, D)
         q, k = self.position.turn(q, k, step)
@@ -128,7 +139,8 @@ class CrossAttention(GroupedQueryAttention):
 
     def forward(self, x: Tensor, step: Step, cache: LayerCache | None = None, memory: Memory | None = None) -> Tensor:
         """Let x (B, T, C) look at memory (B, S, C), or at the keys that an earlier step made of it -> (B, T, C)."""
-        q = self.q_heads(self.wq(x))  # (B, T, H, D)
+        q = self.wq(x)
+        q = self.q_heads(q if self.clip is None else q.clamp(-self.clip, self.clip))  # (B, T, H, D)
         keys = cache.cross if cache is not None and cache.cross is not None else self.read(memory, step)
         if cache is not None:
             cache.cross = keys
@@ -139,6 +151,8 @@ class CrossAttention(GroupedQueryAttention):
         """Keys and values (B, S, K, D) of the encoder's output."""
         assert memory is not None, "the first step of a decoder needs the encoder's output"
         k, v = self.qkv(memory.hidden)
+        if self.clip is not None:
+            k, v = k.clamp(-self.clip, self.clip), v.clamp(-self.clip, self.clip)
         k = step.tap(f"{self.name}.k", self.k_heads(k))  # (B, S, K, D)
         v = step.tap(f"{self.name}.v", v.unflatten(-1, self.kv_shape))  # (B, S, K, D)
         return Keys(k, v, memory.places)

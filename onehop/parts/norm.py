@@ -78,6 +78,31 @@ class LayerNorm(nn.Module):
         return f"{self.width}, eps={self.eps}, offset={self.offset}"
 
 
+class NormOfHeads(nn.Module):
+    """A norm over each head's vector, with weights of its own for each head: (…, H, D) -> (…, H, D)."""
+
+    def __init__(self, n_heads: int, width: int, cfg: RMSNormConfig | LayerNormConfig):
+        super().__init__()
+        self.offset = cfg.offset
+        self.bare = NORMS.get(cfg.kind)(width, cfg.model_copy(update={"affine": False}))
+        self.weight = nn.Parameter(torch.empty(n_heads, width))
+        has_bias = isinstance(cfg, LayerNormConfig) and cfg.bias
+        self.bias = nn.Parameter(torch.empty(n_heads, width)) if has_bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Make the fresh norm multiply by 1 and add 0."""
+        nn.init.constant_(self.weight, 1 - self.offset)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, H, D) -> (…, H, D) of the same dtype."""
+        h = x.to(wide(x.dtype))
+        y = self.bare(h) * (self.weight.to(h.dtype) + self.offset)
+        return (y if self.bias is None else y + self.bias.to(h.dtype)).to(x.dtype)
+
+
 def wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which statistics are taken: float32, or float64 for float64."""
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -22,6 +22,7 @@ def attention_weights(d, a):
     total = d * q + 2 * d * kv + q * d
     total += (q + 2 * kv) * a.bias + d * a.bias_out + a.n_heads * a.sinks
     if a.qk_norm is not None:
+        assert not a.qk_norm.own_weights
         widths = (a.d_head, a.d_head) if a.qk_norm.span == "head" else (q, kv)
         total += sum(norm_weights(a.qk_norm.norm, width) for width in widths)
     return total

@@ -88,6 +88,20 @@ BROKEN = [
         "attention.position: n_buckets=9 and max_distance=4 leave no room to grow. Use n_buckets>=2, max_distance>4.",
     ),
     (
+        {"attention": {"qk_norm": {"norm": "rms", "span": "all", "own_weights": True}}},
+        (
+            "attention.qk_norm.own_weights=True has no effect: it needs span=head and affine rms or layer. "
+            "Leave it out (or own_weights=False)."
+        ),
+    ),
+    (
+        {"attention": {"qk_norm": {"norm": {"kind": "layer", "affine": False}, "own_weights": True}}},
+        (
+            "attention.qk_norm.own_weights=True has no effect: it needs span=head and affine rms or layer. "
+            "Leave it out (or own_weights=False)."
+        ),
+    ),
+    (
         {"attention": {"window": 8, "sees": "prefix"}},
         "attention.window=8 and sees=prefix contradict: a window would hide the prefix. Leave one out.",
     ),

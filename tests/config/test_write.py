@@ -59,6 +59,7 @@ ATTENTIONS = st.fixed_dictionaries(
         "qk_norm": st.fixed_dictionaries({"norm": norms(), "span": st.sampled_from(["head", "all"])}),
         "window": st.integers(1, 99),
         "softcap": MAYBE,
+        "clip": MAYBE,
         "scale": MAYBE,
         "sinks": st.booleans(),
     },

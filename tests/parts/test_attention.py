@@ -128,6 +128,41 @@ def test_q_and_k_are_normalised_head_by_head_or_all_together_before_they_turn(sp
 
 
 @torch.no_grad()
+def test_heads_may_have_norms_with_weights_of_their_own():
+    module = attention(qk_norm={"norm": {"kind": "layer", "bias": False}, "own_weights": True})
+    assert module.q_heads.norm.weight.shape == (4, 4)
+    assert module.k_heads.norm.weight.shape == (2, 4)
+    heard = {}
+    module(X, Step(Places.run(0, 6), listener=_Ear(heard)))
+    bare = torch.nn.functional.layer_norm(module.wk(X).unflatten(-1, (2, 4)), (4,))
+    torch.testing.assert_close(heard["attention.k"], bare * module.k_heads.norm.weight, **EXACT)
+
+
+@torch.no_grad()
+def test_q_k_and_v_are_cut_off_as_they_are_projected():
+    module = attention(clip=0.5, qk_norm={"norm": {"kind": "rms", "affine": False}})
+    heard = {}
+    module(X, Step(Places.run(0, 6), listener=_Ear(heard)))
+    q, k, v = (w(X).clamp(-0.5, 0.5) for w in (module.wq, module.wk, module.wv))
+    assert not torch.equal(v, module.wv(X))
+    assert torch.equal(heard["attention.v"], v.unflatten(-1, (2, 4)))
+    for name, x, n in (("q", q, 4), ("k", k, 2)):
+        want = plain_rms_norm(x.unflatten(-1, (n, 4)), None, offset=0, eps=1e-6)
+        torch.testing.assert_close(heard[f"attention.{name}"], want, **EXACT)
+
+
+@torch.no_grad()
+def test_cross_attention_cuts_off_what_it_reads_too():
+    module = attention(cls=CrossAttention, clip=0.5, sees="all")
+    heard = {}
+    step = Step(Places.run(0, 6), listener=_Ear(heard))
+    module(X, step, memory=Memory(X, Places.run(0, 6)))
+    for name, w in (("q", module.wq), ("k", module.wk), ("v", module.wv)):
+        assert torch.equal(heard[f"cross.{name}"].flatten(-2), w(X).clamp(-0.5, 0.5))
+        assert w(X).abs().max() > 0.5
+
+
+@torch.no_grad()
 def test_the_scale_is_one_over_the_root_of_the_heads_width_unless_it_is_given():
     assert attention().rule().scale == 0.5
     given = attention(scale=0.3)

@@ -6,7 +6,7 @@ from torch import nn
 
 from onehop.config import norm as config
 from onehop.config.norm import LayerNormConfig, NormConfig, RMSNormConfig
-from onehop.parts.norm import NORMS, LayerNorm, RMSNorm, _rms_norm, plain_layer_norm, plain_rms_norm
+from onehop.parts.norm import NORMS, LayerNorm, NormOfHeads, RMSNorm, _rms_norm, plain_layer_norm, plain_rms_norm
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 ROUNDING = {torch.float64: 2e-15, torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
@@ -48,6 +48,27 @@ def test_layer_norm_solved_by_hand():
         norm.weight.copy_(torch.tensor([2.0, 3.0]))
         norm.bias.copy_(torch.tensor([0.5, -0.5]))
     assert norm(torch.tensor([1.0, 5.0])).tolist() == [-2 + 0.5, 3 - 0.5]  # mean 3, standard deviation 2
+
+
+@pytest.mark.parametrize("cfg", [RMSNormConfig(offset=1), LayerNormConfig(offset=1), LayerNormConfig(bias=False)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_norm_of_heads_is_each_heads_own_norm(cfg, dtype):
+    norm = _random(NormOfHeads(3, 8, cfg)).to(dtype)
+    x = _x(2, 5, 3, 8, dtype=dtype)
+    for h in range(3):
+        one = NORMS.get(cfg.kind)(8, cfg).to(dtype)
+        one.load_state_dict({name: p[h] for name, p in norm.named_parameters()})
+        # as below: sums in another order, then one rounding to dtype
+        torch.testing.assert_close(
+            norm(x)[..., h, :], _plain(one, x[..., h, :]), rtol=ROUNDING[dtype], atol=ROUNDING[dtype]
+        )
+
+
+def test_a_fresh_norm_of_heads_multiplies_by_one():
+    for offset in (0, 1):
+        norm = NormOfHeads(2, 4, LayerNormConfig(offset=offset, eps=0.0))
+        x = _x(3, 2, 4, dtype=torch.float64)
+        torch.testing.assert_close(norm(x), torch.nn.functional.layer_norm(x, (4,), eps=0.0))
 
 
 def test_eps_stands_inside_the_root():
