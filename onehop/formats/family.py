@@ -9,15 +9,18 @@ from onehop.formats.gemma import GEMMA
 from onehop.formats.gemma2 import GEMMA2
 from onehop.formats.gemma3 import GEMMA3
 from onehop.formats.gemma3_text import GEMMA3_TEXT
+from onehop.formats.granite import GRANITE
 from onehop.formats.inside import Whole
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
+from onehop.formats.olmo import OLMO
+from onehop.formats.olmo2 import OLMO2
 from onehop.formats.phi3 import PHI3
 from onehop.formats.qwen2 import QWEN2
 from onehop.formats.qwen3 import QWEN3
 
-_ALL = (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3_TEXT)
+_ALL = (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3_TEXT, OLMO, OLMO2, GRANITE)
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
 WHOLES: dict[str, Whole] = {whole.name: whole for whole in (GEMMA3,)}  # larger models of which the text is read
 

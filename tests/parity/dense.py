@@ -64,4 +64,18 @@ CASES = {
     "gemma3_text, no window": Case(
         "gemma3_text", {"head_dim": 16, "layer_types": ["full_attention"] * 3, "sliding_window": 5}
     ),
+    "olmo": Case("olmo"),
+    "olmo, clipped, biases, tied": Case(
+        "olmo", {"clip_qkv": 0.4, "attention_bias": True, "tie_word_embeddings": True, "num_key_value_heads": 1}
+    ),
+    "olmo2": Case("olmo2"),
+    "olmo2, biases, one kv head, odd heads": Case(
+        "olmo2", {"attention_bias": True, "num_key_value_heads": 1, "head_dim": 6, "rms_norm_eps": 1e-2,
+                  "tie_word_embeddings": True}
+    ),
+    "granite": Case("granite"),
+    "granite, every multiplier": Case(
+        "granite", {"embedding_multiplier": 12.0, "logits_scaling": 0.7, "residual_multiplier": 0.22,
+                    "attention_multiplier": 0.3, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
+    ),
 }  # fmt: skip

@@ -88,6 +88,26 @@ PUBLISHED = {
         "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
         "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
     },
+    "OLMo-1.7-7B": {
+        "architectures": ["OlmoForCausalLM"], "model_type": "olmo", "attention_bias": False, "clip_qkv": 8.0,
+        "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 4096,
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "pad_token_id": 1,
+        "rope_scaling": None, "rope_theta": 10000.0, "tie_word_embeddings": False, "vocab_size": 50304,
+    },
+    "OLMo-2-1124-7B": {
+        "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "attention_bias": False, "hidden_act": "silu",
+        "hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 4096, "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 32, "pad_token_id": 100277, "rms_norm_eps": 1e-06,
+        "rope_scaling": None, "rope_theta": 500000, "tie_word_embeddings": False, "vocab_size": 100352,
+    },
+    "granite-3.1-2b": {
+        "architectures": ["GraniteForCausalLM"], "model_type": "granite", "attention_bias": False,
+        "attention_dropout": 0.1, "attention_multiplier": 0.015625, "embedding_multiplier": 12.0,
+        "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "logits_scaling": 8.0,
+        "max_position_embeddings": 131072, "mlp_bias": False, "num_attention_heads": 32, "num_hidden_layers": 40,
+        "num_key_value_heads": 8, "pad_token_id": 0, "residual_multiplier": 0.22, "rms_norm_eps": 1e-05,
+        "rope_scaling": None, "rope_theta": 5000000.0, "tie_word_embeddings": True, "vocab_size": 49155,
+    },
 }  # fmt: skip
 REFUSED = {
     "window switched off": (
@@ -112,6 +132,8 @@ REFUSED = {
     ),
     "a cap that is not applied": ({"model_type": "gemma3_text", "attn_logit_softcapping": 5.0}, "does not apply it"),
     "windows without a width": ({"model_type": "gemma3_text", "sliding_window": None}, "sliding_window is missing"),
+    "logits divided by nothing": ({"model_type": "granite", "logits_scaling": 0}, "logits_scaling=0 should be a"),
+    "clipped to nothing": ({"model_type": "olmo", "clip_qkv": 0}, "attention.clip"),
 }  # fmt: skip
 
 
