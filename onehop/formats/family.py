@@ -5,6 +5,7 @@ from typing import Any
 from onehop.base.choices import Choices
 from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
 from onehop.config.model import ModelConfig
+from onehop.formats.cohere import COHERE
 from onehop.formats.gemma import GEMMA
 from onehop.formats.gemma2 import GEMMA2
 from onehop.formats.gemma3 import GEMMA3
@@ -19,8 +20,27 @@ from onehop.formats.olmo2 import OLMO2
 from onehop.formats.phi3 import PHI3
 from onehop.formats.qwen2 import QWEN2
 from onehop.formats.qwen3 import QWEN3
+from onehop.formats.smollm3 import SMOLLM3
+from onehop.formats.stablelm import STABLELM
+from onehop.formats.starcoder2 import STARCODER2
 
-_ALL = (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3_TEXT, OLMO, OLMO2, GRANITE)
+_ALL = (
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    PHI3,
+    GEMMA,
+    GEMMA2,
+    GEMMA3_TEXT,
+    OLMO,
+    OLMO2,
+    GRANITE,
+    SMOLLM3,
+    STARCODER2,
+    STABLELM,
+    COHERE,
+)
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
 WHOLES: dict[str, Whole] = {whole.name: whole for whole in (GEMMA3,)}  # larger models of which the text is read
 

@@ -10,7 +10,7 @@ from onehop.config.attention import AttentionConfig
 from onehop.config.ffn import GatedConfig, MoEConfig
 from onehop.config.model import ModelConfig
 from onehop.config.norm import LayerNormConfig, NormConfig
-from onehop.formats.keys import ACTIVATIONS, Key, KeyRow
+from onehop.formats.keys import ACTIVATIONS, Json, Key, KeyRow, Keys, value_at
 from onehop.formats.table import Drop, Move, Row, Site, Twin
 
 Condition = Callable[[Site], bool]
@@ -52,6 +52,25 @@ def rms_eps(default: float = 1e-6, *, qk: bool = False, key: str = "rms_norm_eps
     """The eps of every norm, with `qk` also of those on q and k."""
     more = ("attention.qk_norm.norm.eps",) if qk else ()
     return Key(key, ("norm.eps", "final_norm.eps", *more), default=default)
+
+
+def qk_norm_of_heads(key: str) -> Keys:
+    """Whether q and k go through LayerNorms with weights for each head; `layer_norm_eps` is that of every norm."""
+
+    def read(raw: Json) -> Json:
+        eps, qk = raw.get("layer_norm_eps", 1e-5), "attention.qk_norm"
+        of_heads = {
+            f"{qk}.norm.kind": "layer",
+            f"{qk}.norm.bias": False,
+            f"{qk}.norm.eps": eps,
+            f"{qk}.own_weights": True,
+        }
+        return {"norm.eps": eps, "final_norm.eps": eps, **(of_heads if raw.get(key) else {})}
+
+    def write(config: ModelConfig) -> Json:
+        return {"layer_norm_eps": value_at(config, "norm.eps"), key: value_at(config, "attention.qk_norm") is not None}
+
+    return Keys(f"{key} layer_norm_eps", read, write)
 
 
 def tie(default: bool) -> Key:

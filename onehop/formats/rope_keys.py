@@ -109,12 +109,14 @@ class Rope:
         return int(number("head_dim", d_head) * part)
 
     def write(self, config: ModelConfig) -> Json:
-        return self.write_for(next(config.layers()).attention, config.max_len)
+        turning = (b.attention for b in config.layers() if isinstance(b.attention.position, RopeConfig))
+        first = next(turning, None)
+        return {LENGTH: config.max_len} if first is None else self.write_for(first, config.max_len)
 
     def write_for(self, attention: AttentionConfig, length: int) -> Json:
         """The keys of one layer's attention in a model for texts of `length` tokens."""
         position = attention.position
-        assert isinstance(position, RopeConfig), "the family's structure says rope"
+        assert isinstance(position, RopeConfig), "asked of a layer that turns"
         scaling, theta = position.scaling, base(position, attention.d_head)
         kind, table = "default", {}
         if scaling is not None and not isinstance(scaling, NTKScaling):

@@ -85,7 +85,8 @@ class Move:
     """One row: their name, our name (or names, where theirs is fused), and the operation between the tensors.
 
     {i} runs over the layers (of the encoder where our name begins with `encoder.`); a name without {i} occurs once. {e}
-    runs over a layer's experts, which we keep in one tensor: such a row takes all of them.
+    runs over a layer's experts, {q} over its query heads and {k} over its key heads, each of which we keep in one
+    tensor: such a row takes all of them.
     """
 
     theirs: str | tuple[str, ...]
@@ -145,7 +146,7 @@ def claims(table: Sequence[Row], config: ModelConfig) -> Iterator[Claim]:
             theirs, ours = _several(row.theirs), _several(row.ours)
             for site in _sites(theirs[0], ours[0], config):
                 if row.when(site):
-                    names = tuple(name for template in theirs for name in _each_expert(_named(template, site), site))
+                    names = tuple(name for template in theirs for name in _each(_named(template, site), site))
                     yield Claim(names, tuple(_named(o, site) for o in ours), row.op.name, row.op.sizes(site))
 
 
@@ -190,14 +191,27 @@ def _several(names: str | tuple[str, ...]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names
 
 
-def _each_expert(template: str, site: Site) -> Iterator[str]:
-    if "{e}" not in template:
-        yield template
-        return
+def _each(template: str, site: Site) -> Iterator[str]:
+    """All of theirs that are one of ours."""
+    for word, number in (("{e}", _experts), ("{q}", _query_heads), ("{k}", _key_heads)):
+        if word in template:
+            yield from (template.replace(word, str(j)) for j in range(number(site)))
+            return
+    yield template
+
+
+def _experts(site: Site) -> int:
     ffn = site.block.ffn
     assert isinstance(ffn, MoEConfig), "a row with {e} holds for layers with experts"
-    for e in range(ffn.n_experts):
-        yield template.replace("{e}", str(e))
+    return ffn.n_experts
+
+
+def _query_heads(site: Site) -> int:
+    return site.block.attention.n_heads
+
+
+def _key_heads(site: Site) -> int:
+    return site.block.attention.n_kv_heads
 
 
 def _named(template: str, site: Site) -> str:

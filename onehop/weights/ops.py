@@ -94,7 +94,7 @@ class GroupedQKV:
 class Turned:
     """Rows of heads whose first `width` dims are rotary pairs (2j, 2j + 1) there and (j, j + width/2) here.
 
-    sizes: heads H, head width D, rotary width. (H · D, …) <-> (H · D, …).
+    sizes: heads H, head width D, rotary width. (H · D, …) <-> (H · D, …), or (H, D) <-> (H, D).
     """
 
     def load(self, theirs: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
@@ -106,8 +106,8 @@ class Turned:
     @staticmethod
     def _reorder(w: Tensor, sizes: Sizes, order: Callable[[Tensor], Tensor]) -> Tensor:
         heads, d_head, width = sizes
-        turning, still = w.unflatten(0, (heads, d_head)).split([width, d_head - width], dim=1)
-        return torch.cat([order(turning).flatten(1, 2), still], dim=1).flatten(0, 1)
+        turning, still = w.reshape(heads, d_head, -1).split([width, d_head - width], dim=1)  # (H, width | rest, …)
+        return torch.cat([order(turning).flatten(1, 2), still], dim=1).reshape(w.shape)
 
 
 OPS: Choices[Operation] = Choices(

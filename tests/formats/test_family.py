@@ -32,5 +32,5 @@ def test_the_first_family_that_can_hold_a_config_is_taken():
 
 
 def test_a_config_that_no_family_can_hold_is_refused_by_what_stands_in_the_way():
-    with pytest.raises(ConfigError, match=r"residual_scale=0\.7 cannot be written as a"):
-        family_of(decoder(residual_scale=0.7))
+    with pytest.raises(ConfigError, match=r"attention\.sees=prefix cannot be written as a"):
+        family_of(decoder(attention={"sees": "prefix"}))

@@ -45,6 +45,13 @@ def test_a_row_of_an_encoder_runs_over_the_encoders_layers():
     assert not list(claims(table[:1], decoder()))
 
 
+def test_a_row_of_heads_takes_all_of_them():
+    table = (Move("h.{i}.q.{q}", "layers.{i}.q"), Move("h.{i}.k.{k}", "layers.{i}.k"))
+    found = {claim.ours[0]: claim.theirs for claim in claims(table, decoder())}
+    assert found["layers.1.q"] == ("h.1.q.0", "h.1.q.1", "h.1.q.2", "h.1.q.3")
+    assert found["layers.0.k"] == ("h.0.k.0", "h.0.k.1")
+
+
 def test_what_a_file_holds_is_claimed_paired_or_dropped_with_its_reason():
     found = match(TABLE, two_kinds_of_layer(), NAMES | {"lm_head", "h.11.attn.masked_bias"}, where="here")
     assert {claim.theirs[0] for claim in found.claims} == NAMES

@@ -78,4 +78,31 @@ CASES = {
         "granite", {"embedding_multiplier": 12.0, "logits_scaling": 0.7, "residual_multiplier": 0.22,
                     "attention_multiplier": 0.3, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
     ),
+    "smollm3": Case("smollm3", {"num_hidden_layers": 5}),
+    "smollm3, windows and positions mixed": Case(
+        "smollm3", {**WINDOWS, "no_rope_layers": [0, 1, 0, 1], "num_hidden_layers": 4, "attention_bias": True,
+                    "layer_types": [*MIXED, "sliding_attention"], "mlp_bias": True, "tie_word_embeddings": False,
+                    "rope_parameters": {"rope_type": "default", "rope_theta": 1e3}}
+    ),
+    "smollm3, windows where there are no positions": Case("smollm3", {**WINDOWS, "no_rope_layer_interval": 2}),
+    "smollm3, no positions at all": Case("smollm3", {"no_rope_layers": [0, 0, 0]}),
+    "starcoder2": Case("starcoder2"),
+    "starcoder2, window, no biases, untied": Case(
+        "starcoder2", {"sliding_window": 5, "use_bias": False, "tie_word_embeddings": False, "norm_epsilon": 1e-2,
+                       "num_key_value_heads": 1, "head_dim": 10}
+    ),
+    "stablelm": Case("stablelm", {"num_attention_heads": 2}),
+    "stablelm, normalised heads, biases": Case(
+        "stablelm", {"qk_layernorm": True, "use_qkv_bias": True, "num_key_value_heads": 1, "layer_norm_eps": 1e-2,
+                     "rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.75}}
+    ),
+    "stablelm, parallel, tied, whole heads turn": Case(
+        "stablelm", {"use_parallel_residual": True, "tie_word_embeddings": True,
+                     "rope_parameters": {"rope_type": "linear", "factor": 3.0, "partial_rotary_factor": 1.0}}
+    ),
+    "cohere": Case("cohere", {"logit_scale": 0.4}),
+    "cohere, normalised heads, biases, untied": Case(
+        "cohere", {"use_qk_norm": True, "attention_bias": True, "logit_scale": 0.7, "num_key_value_heads": 1,
+                   "head_dim": 10, "layer_norm_eps": 1e-2, "tie_word_embeddings": False}
+    ),
 }  # fmt: skip

@@ -10,7 +10,7 @@ from tests.parity.theirs import transformers
 
 # Nothing but the shape: all else is what their class takes.
 FEW = {
-    "vocab_size": 97, "hidden_size": 128, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 32,
+    "vocab_size": 97, "hidden_size": 256, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 32,
 }  # fmt: skip
 COMMON = {
     "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.02,
@@ -108,6 +108,39 @@ PUBLISHED = {
         "num_key_value_heads": 8, "pad_token_id": 0, "residual_multiplier": 0.22, "rms_norm_eps": 1e-05,
         "rope_scaling": None, "rope_theta": 5000000.0, "tie_word_embeddings": True, "vocab_size": 49155,
     },
+    "SmolLM3-3B": {
+        "architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "attention_bias": False,
+        "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 11008,
+        "layer_types": ["full_attention"] * 36, "max_position_embeddings": 65536, "max_window_layers": 28,
+        "mlp_bias": False, "no_rope_layer_interval": 4, "no_rope_layers": [1, 1, 1, 0] * 9,
+        "num_attention_heads": 16, "num_hidden_layers": 36, "num_key_value_heads": 4, "pad_token_id": 128004,
+        "pretraining_tp": 2, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 5000000.0,
+        "sliding_window": None, "use_sliding_window": False, "vocab_size": 128256,
+    },
+    "starcoder2-3b": {
+        "architectures": ["Starcoder2ForCausalLM"], "model_type": "starcoder2", "activation_function": "gelu",
+        "attention_softmax_in_fp32": True, "embedding_dropout": 0.1, "hidden_act": "gelu_pytorch_tanh",
+        "hidden_size": 3072, "initializer_range": 0.018042, "intermediate_size": 12288,
+        "layer_norm_epsilon": 1e-05, "max_position_embeddings": 16384, "mlp_type": "default", "norm_epsilon": 1e-05,
+        "norm_type": "layer_norm", "num_attention_heads": 24, "num_hidden_layers": 30, "num_key_value_heads": 2,
+        "residual_dropout": 0.1, "rope_theta": 999999.4420358813, "scale_attention_softmax_in_fp32": True,
+        "scale_attn_weights": True, "sliding_window": 4096, "use_bias": True, "vocab_size": 49152,
+    },
+    "stablelm-2-12b": {
+        "architectures": ["StableLmForCausalLM"], "model_type": "stablelm", "hidden_act": "silu",
+        "hidden_dropout": 0.0, "hidden_size": 5120, "intermediate_size": 13824, "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 4096, "num_attention_heads": 32, "num_hidden_layers": 40,
+        "num_key_value_heads": 8, "partial_rotary_factor": 0.25, "qk_layernorm": True, "rope_scaling": None,
+        "rope_theta": 10000, "tie_word_embeddings": False, "use_parallel_residual": True, "use_qkv_bias": False,
+        "vocab_size": 100352,
+    },
+    "command-r-plus": {
+        "architectures": ["CohereForCausalLM"], "model_type": "cohere", "attention_bias": False,
+        "hidden_act": "silu", "hidden_size": 12288, "intermediate_size": 33792, "layer_norm_eps": 1e-05,
+        "logit_scale": 0.8333333333333334, "max_position_embeddings": 8192, "model_max_length": 131072,
+        "num_attention_heads": 96, "num_hidden_layers": 64, "num_key_value_heads": 8, "pad_token_id": 0,
+        "pretraining_tp": 1, "rope_theta": 75000000.0, "use_qk_norm": True, "vocab_size": 256000,
+    },
 }  # fmt: skip
 REFUSED = {
     "window switched off": (
@@ -134,6 +167,15 @@ REFUSED = {
     "windows without a width": ({"model_type": "gemma3_text", "sliding_window": None}, "sliding_window is missing"),
     "logits divided by nothing": ({"model_type": "granite", "logits_scaling": 0}, "logits_scaling=0 should be a"),
     "clipped to nothing": ({"model_type": "olmo", "clip_qkv": 0}, "attention.clip"),
+    "windows switched off": (
+        {"model_type": "smollm3", "layer_types": ["sliding_attention"] * 3, "sliding_window": 7}, "or switched off"
+    ),
+    "too few positions": ({"model_type": "smollm3", "no_rope_layers": [1]}, "a list of 3 values, 0 or 1"),
+    "positions every zero layers": (
+        {"model_type": "smollm3", "no_rope_layer_interval": 0}, "no_rope_layer_interval=0 should be a number above 0"
+    ),
+    "a gated feed-forward": ({"model_type": "starcoder2", "mlp_type": "gated"}, "mlp_type='gated' cannot be honoured"),
+    "heads of another width": ({"model_type": "stablelm", "head_dim": 12}, "head_dim=12 is unknown in a"),
 }  # fmt: skip
 
 

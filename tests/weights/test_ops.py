@@ -43,6 +43,13 @@ def test_neighbours_become_halves_head_by_head():
     assert w.tolist() == [0, 2, 4, 1, 3, 5, 6, 7, 8, 10, 12, 9, 11, 13, 14, 15]
 
 
+def test_weights_of_heads_turn_as_the_rows_of_their_projection():
+    rows = torch.arange(16)
+    (w,), (of_heads,) = (OPS.get("turned").load([x], (2, 8, 6)) for x in (rows, rows.view(2, 8)))
+    assert torch.equal(of_heads, w.view(2, 8))
+    assert torch.equal(OPS.get("turned").save([of_heads], (2, 8, 6))[0], rows.view(2, 8))
+
+
 def test_columns_are_side_by_side():
     a, b = OPS.get("columns").load([torch.arange(6).view(2, 3)], (1, 2))
     assert a.tolist() == [[0, 3]]
