@@ -8,8 +8,9 @@ from onehop.config.model import ModelConfig
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
+from onehop.formats.t5 import MT5, T5
 
-_ALL = (LLAMA, MISTRAL)
+_ALL = (LLAMA, MISTRAL, T5, MT5)
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
 
 
