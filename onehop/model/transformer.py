@@ -84,6 +84,11 @@ class Stack(nn.Module):
         self.schemes = nn.ModuleList(schemes)
         self.final_norm = final_norm
 
+    @property
+    def by_length(self) -> bool:
+        """Whether any layer's angles depend on the length of the text."""
+        return any(scheme.by_length for scheme in self.schemes)
+
     def run(
         self, x: Tensor, step: Step, cache: Cache | None = None, memory: Memory | None = None
     ) -> tuple[Tensor, list[Routing | None]]:
