@@ -74,8 +74,8 @@ class Llama3Scaling(ScalingConfig):
 class LongRopeScaling(ScalingConfig):
     """LongRoPE: a searched factor for each pair, one list for short and one for long texts. arXiv:2402.13753.
 
-    Keys that were read while the text was short keep the short list's angles: beyond `original_max_len` a text that grows
-    token by token is not what one pass over it gives.
+    Keys that were read while the text was short keep the short list's angles: beyond `original_max_len` a text that
+    grows token by token is not what one pass over it gives.
     """
 
     kind: Literal["longrope"] = "longrope"

@@ -54,7 +54,7 @@ class Embedding(nn.Module):
 
     def check_length(self, places: Places) -> None:
         """Learned positions end somewhere; every other scheme can go on. Raises RequestError."""
-        if not isinstance(self.positions, LearnedPositions) or not places.n:
+        if not isinstance(self.positions, LearnedPositions) or not places.at.numel():
             return
         last = places.first + places.n if places.first is not None else int(places.at.max()) + 1
         room = self.positions.weight.size(0)
