@@ -5,7 +5,7 @@ import torch
 
 from onehop.base.errors import RequestError
 from onehop.generate import Engine, Limits, Request, run
-from tests.case_model import case_model
+from tests.golden import case_model
 from tests.small_models import CONFIGS, DYNAMIC, LONGROPE, decoder, encoder_decoder, small_model
 from tests.text.small_tokenizers import byte_fallback, bytes_only
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.case_model import case_model
+from tests.golden import case_model
 from tests.small_models import CONFIGS, DYNAMIC, LONGROPE, decoder, encoder_decoder, small_model
 
 KINDS = ["growing", "fixed", "ring"]
