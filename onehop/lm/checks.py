@@ -65,7 +65,7 @@ class Probe:
 
     def _longest(self) -> list[int]:
         """The context, and lengths up to which a text's first angles do not depend on how long it becomes."""
-        changing: list[Any] = [scheme for scheme in self.model.schemes if scheme.at_read]
+        changing: list[Any] = [scheme for scheme in self.model.schemes if scheme.by_length]
         return [self.model.config.max_len, *(scheme.cfg.scaling.original_max_len for scheme in changing)]
 
 

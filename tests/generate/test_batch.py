@@ -5,8 +5,8 @@ import torch
 
 from onehop.base.errors import RequestError
 from onehop.generate import Engine, Limits, Request, run
-from tests.case_model import case_model
-from tests.small_models import CONFIGS, encoder_decoder, small_model
+from tests.golden import case_model
+from tests.small_models import CONFIGS, DYNAMIC, LONGROPE, decoder, encoder_decoder, small_model
 from tests.text.small_tokenizers import byte_fallback, bytes_only
 
 LIMITS = Limits(n_ids=13, max_len=64)
@@ -86,6 +86,17 @@ def test_a_prompt_may_be_read_in_chunks_of_any_size(chunk):
     model = case_model()
     session = Engine(model, chunk=chunk).start(PROMPTS, room=1)
     torch.testing.assert_close(session.logits, torch.tensor(LAST_LOGITS, dtype=torch.float64), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("scaling", [DYNAMIC, LONGROPE], ids=["dynamic", "longrope"])
+@torch.no_grad()
+def test_a_prompt_whose_angles_depend_on_its_length_is_not_read_in_chunks(scaling):
+    """Prompts of 12 and 5 tokens where 8 are the original length."""
+    model, prompts = small_model(decoder(scaling=scaling)), [[1, 5, 2, 9, 4, 7, 3, 3, 0, 12, 5, 8], [1, 5, 2, 9, 4]]
+    alone = torch.stack([model(torch.tensor([prompt]))[0, -1] for prompt in prompts])
+    for chunk in (3, 2048):
+        session = Engine(model, chunk=chunk).start(prompts, room=1)
+        torch.testing.assert_close(session.logits, alone, atol=1e-10, rtol=0)
 
 
 def test_rows_that_are_done_leave_and_the_others_go_on():

@@ -181,6 +181,7 @@ class Near(nn.Module):
 def test_a_part_of_ones_own_comes_back_with_its_file_and_only_with_it(tmp_path, monkeypatch):
     for table in (SCORES, own_parts.SCORES):
         monkeypatch.setattr(table, "_rows", dict(table._rows))
+        monkeypatch.setattr(table, "_own", dict(table._own))
     monkeypatch.setattr(own_files, "_DONE", {})
     mine = tmp_path / "mine.py"
     mine.write_text(OWN)
