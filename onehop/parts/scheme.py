@@ -18,7 +18,9 @@ class PositionScheme(nn.Module):
 
     A scheme may turn q and k by angles (`turns`: it has `angles` and `rotate`), or add to the scores (`biases`: it has
     `forward`), or both. Angles that depend on the length of the whole text are applied to keys when these are read
-    (`at_read`), so that decoding from a cache equals a fresh pass over the text.
+    (`at_read`), so that all keys are turned for the length of now (YaRN, arXiv:2309.00071, section 3.3). Where that
+    length changes the angles, decoding from a cache equals a fresh pass in the first layer only: what deeper layers
+    keep of earlier tokens was made when the text was shorter.
     """
 
     turns = False
