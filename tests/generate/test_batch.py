@@ -54,6 +54,41 @@ def test_padding_on_the_right_changes_nothing_either():
     torch.testing.assert_close(last, torch.tensor(LAST_LOGITS, dtype=torch.float64), atol=1e-9, rtol=0)
 
 
+@pytest.mark.parametrize("again", [1.4, 0.5])
+@torch.no_grad()
+def test_penalties_count_what_a_loop_over_each_text_alone_counts_and_no_padding(again):
+    """The shorter row is padded with id 0, which it answers with at once (1.4) or does not (0.5) by its own tokens."""
+    model, prompts = case_model(), [(5, 5, 5, 11), PROMPTS[2]]
+    own = {"repetition_penalty": again, "presence_penalty": 0.3, "frequency_penalty": 0.2}
+    found = answers(model, [greedy(p, 12, **own) for p in prompts])
+    assert (found[0][0] == 0) == (again == 1.4)
+    for prompt, answer in zip(prompts, found):
+        said = []
+        for _ in range(12):
+            logits = model(torch.tensor([[*prompt, *said]]))[0, -1].tolist()
+            for i in {*prompt, *said}:
+                logits[i] = logits[i] / again if logits[i] > 0 else logits[i] * again
+                logits[i] -= 0.2 * said.count(i) + 0.3 * (i in said)
+            said.append(max(range(13), key=logits.__getitem__))
+        assert answer == said
+
+
+@torch.no_grad()
+def test_log_probabilities_of_answers_are_those_of_one_pass_over_each_text():
+    model, found = case_model(), [[] for _ in PROMPTS]
+    own = {"temperature": 1.3, "top_p": 0.9, "max_new_tokens": 6, "logprobs": 2}
+    for piece in run(Engine(model), [Request(p, seed=i, **own) for i, p in enumerate(PROMPTS)], limits=LIMITS):
+        found[piece.request].append(piece.logprob)
+    for prompt, entries in zip(PROMPTS, found):
+        text = [*prompt, *(entry.id for entry in entries)]
+        logprobs = model(torch.tensor([text]))[0].log_softmax(-1)[len(prompt) - 1 : -1]  # (6, V)
+        for entry, row in zip(entries, logprobs, strict=True):
+            best = row.topk(2)
+            assert entry.logprob == pytest.approx(row[entry.id].item(), abs=1e-9)  # float64, sums in another order
+            assert [i for i, _ in entry.top] == best.indices.tolist()
+            assert [value for _, value in entry.top] == pytest.approx(best.values.tolist(), abs=1e-9)
+
+
 @pytest.mark.parametrize("cache", ["growing", "fixed", "ring"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_batch_equals_each_request_alone(name, cache):
