@@ -34,7 +34,8 @@ SAYS = {
     "--alternatives": "rivals",
     "onehop eval": "bits per byte",
     "onehop verify": "9 of 9 checks hold",
-    "onehop list": "fables-tiny",
+    "onehop list  ": "fables-tiny",
+    "onehop list keys": "train.lr ",
 }
 
 

@@ -98,6 +98,16 @@ def test_list_names_what_ships(capsys):
     assert {"quickstart", "tiny", "shakespeare-char"} <= {row["name"] for row in found["recipes"]}
 
 
+def test_every_key_of_a_recipe_is_listed_with_what_it_is_for(capsys):
+    code, out, _ = said(["list", "keys", "--json"], capsys)
+    listed = {row["name"]: row["about"] for row in json.loads(out)["keys"]}
+    assert code == 0
+    assert set(read("quickstart").origins) <= listed.keys()
+    assert listed["model.attention.position.kind"] == "[rope, alibi, t5, none]"
+    assert listed["train.lr"] == "highest learning rate"
+    assert listed["model.attention.sees"].endswith(" [causal, prefix, all]")
+
+
 def test_explain_tells_where_each_value_comes_from_and_trains_nothing(capsys, tmp_path):
     code, out, _ = said(["train", "tiny", f"out={tmp_path}/x", "train.steps=7", "--explain", "--json"], capsys)
     rows = json.loads(out)
