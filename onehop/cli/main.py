@@ -19,7 +19,10 @@ COMMANDS = {
     "chat": ("onehop.cli.chat", "talk with a model in the terminal"),
     "eval": ("onehop.cli.eval", "loss, perplexity and bits per byte of a model on text"),
     "verify": ("onehop.cli.verify", "check on this machine that every fast path equals the plain definition"),
-    "list": ("onehop.cli.listing", "what ships with onehop: recipes, presets, corpora, models"),
+    "list": (
+        "onehop.cli.listing",
+        "what ships with onehop: recipes, presets, corpora, models; and every key of a recipe",
+    ),
 }
 
 

@@ -210,7 +210,10 @@ def _check_out(out: Path, *, resume: bool, fresh: bool) -> None:
     if resume and not (out / FILE).is_file():
         raise CheckpointError(f"{out} holds nothing to resume: {FILE} is missing. Start without --resume.")
     if not resume and not fresh and any((out / name).exists() for name in RESULTS):
-        raise ConfigError(f"{out} holds a run already: go on with --resume, replace it with --fresh, or set out=OTHER.")
+        raise ConfigError(
+            f"{out} holds a run already: go on with --resume, replace it with --fresh, or set out=OTHER "
+            "(in Python: resume=True, fresh=True)."
+        )
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def test_any_cut_of_any_text_reads_as_the_whole(data):
 
 
 @pytest.mark.parametrize("kernel", ["plain", "tiled", "fused"])
-@pytest.mark.parametrize("name", ["rope", "alibi", "window, alibi and sinks", "softcap"])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_every_kernel_reads_pieces_as_it_reads_the_whole(name, kernel):
     model = small_model(CONFIGS[name])
     with torch.no_grad():
