@@ -120,17 +120,10 @@ def test_torch_has_a_lowest_version_and_no_ceiling():
     assert pins()["torch"] == "2.13.0"
 
 
-def test_every_package_that_is_installed_is_used_by_some_code():
-    """An extra whose packages nobody imports would be a promise; the development tools are called by make instead."""
-    code = "\n".join(
-        file.read_text() for folder in ("onehop", "tests") for file in sorted((ROOT / folder).rglob("*.py"))
-    )
-    tools = {"ruff", "mypy", "pytest-xdist"}
-    extras = [requirement for extra in PROJECT["optional-dependencies"].values() for requirement in extra]
-    for requirement in PROJECT["dependencies"] + extras:
-        name = Requirement(requirement).name
-        imported = rf"^ *(import|from) {name.replace('-', '_')}\b"
-        assert name in tools or re.search(imported, code, re.MULTILINE), name
+def test_the_extra_all_holds_every_other_extra_but_the_development_tools():
+    extras = PROJECT["optional-dependencies"]
+    (everything,) = extras["all"]
+    assert set(re.search(r"\[(.*)\]", everything)[1].split(",")) == extras.keys() - {"all", "dev"}
 
 
 def make(*arguments):

@@ -40,6 +40,13 @@ class RequestError(OnehopError):
     """A generation request that cannot be honoured (too long, an impossible value, a contradiction)."""
 
 
+class MissingExtra(OnehopError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, *, extra: str, needed_for: str):
+        super().__init__(f"{needed_for} needs the package {package}: pip install 'onehop-lm[{extra}]'")
+
+
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """The candidate that looks most like `name`, or None if none looks like it."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)

@@ -159,7 +159,7 @@ def transformers(probe: Probe) -> Finding:
     try:
         from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
     except ImportError:
-        return Finding(None, note="transformers is not installed: pip install transformers")
+        return Finding(None, note="transformers is not installed: pip install 'onehop-lm[eval]'")
     auto = AutoModelForCausalLM if probe.model.encoder is None else AutoModelForSeq2SeqLM
     theirs = auto.from_pretrained(folder, dtype=dtype).eval().to(probe.device)
     given = {"input_ids": probe.tokens}

@@ -1,7 +1,7 @@
 import pytest
 
 from onehop.base import errors
-from onehop.base.errors import CheckpointError, OnehopError, did_you_mean, nearest
+from onehop.base.errors import CheckpointError, MissingExtra, OnehopError, did_you_mean, nearest
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, OnehopError)]
 
@@ -28,3 +28,8 @@ def test_a_checkpoint_error_names_both_kinds_of_mismatch_and_counts_what_it_leav
         "w.safetensors: missing a, b; unexpected x0, x1, x2, x3, x4, x5 and 2 more. "
         "Check that the weights and the config belong to the same model."
     )
+
+
+def test_a_missing_extra_says_what_to_install_in_one_line():
+    error = MissingExtra("gguf", extra="convert", needed_for="reading a .gguf file")
+    assert str(error) == "reading a .gguf file needs the package gguf: pip install 'onehop-lm[convert]'"
