@@ -19,7 +19,7 @@ from onehop.config.origins import leaves
 from onehop.config.recipe import Recipe
 from onehop.config.write import to_toml
 from onehop.data.loader import Loader, evaluation_batches
-from onehop.data.prepare import Prepared, prepare
+from onehop.data.prepare import Prepared, prepare, remove_others
 from onehop.model.build import build
 from onehop.training.evaluate import validation_loss
 from onehop.training.optimizer import make_optimizer
@@ -162,9 +162,7 @@ class Trainer:
         if fresh:
             for name in RESULTS:
                 (self.out / name).unlink(missing_ok=True)
-            for folder in (self.out / "data").glob("*/"):
-                if folder.resolve() != self.data.folder.resolve():
-                    shutil.rmtree(folder, ignore_errors=True)
+            remove_others(self.data)
         remove_leftovers(self.out)
         atomic_write(self.out / "recipe.toml", to_toml(self.recipe))
 

@@ -200,3 +200,15 @@ def test_another_text_replaces_the_shards_of_a_fresh_run(tmp_path):
     (tmp_path / "text.txt").write_text(sentences(seed=1))
     fresh = Trainer(recipe(tmp_path), fresh=True)
     assert [path.resolve() for path in (tmp_path / "out" / "data").iterdir()] == [fresh.data.folder.resolve()]
+
+
+def test_a_fresh_run_leaves_what_is_not_its_own(tmp_path):
+    """`out` may be a project whose own texts lie in data/: only shards, which bear a name of 16 hex digits, go."""
+    raw = tmp_path / "out" / "data" / "raw"
+    raw.mkdir(parents=True)
+    (raw / "precious.txt").write_text("mine")
+    old = raw.parent / "0123456789abcdef"
+    old.mkdir()
+    Trainer(recipe(tmp_path), fresh=True)
+    assert (raw / "precious.txt").read_text() == "mine"
+    assert not old.exists()
