@@ -32,7 +32,13 @@ def test_no_file_before_the_first_line(tmp_path):
 
 @pytest.mark.parametrize("best", [None, 0.4])
 @pytest.mark.parametrize(
-    "rows", [[], [{"step": 1, "loss": None}], [{"step": 1, "loss": 5.0, "val_loss": 4.0}, {"step": 2, "loss": 0.3}]]
+    "rows",
+    [
+        [],
+        [{"step": 1, "loss": 0.0, "val_loss": 0.0}],
+        [{"step": 1, "loss": None}],
+        [{"step": 1, "loss": 5.0, "val_loss": 4.0}, {"step": 2, "loss": 0.3}],
+    ],
 )
 def test_a_curve_is_drawn_of_few_or_broken_numbers(tmp_path, rows, best):
     draw_losses(rows, tmp_path / "loss.png", best=best, best_label="entropy", title="a run")
