@@ -1,6 +1,7 @@
 """How likely a model finds given text: log-probabilities, loss, perplexity, bits per byte."""
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -50,8 +51,8 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss)."""
-        return math.exp(self.loss)
+        """exp(loss); infinite beyond the largest float."""
+        return math.exp(self.loss) if self.loss < math.log(sys.float_info.max) else math.inf
 
     @property
     def bits_per_byte(self) -> float | None:

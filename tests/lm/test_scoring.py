@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from onehop.base.errors import DataError, RequestError
-from onehop.lm import LanguageModel
+from onehop.lm import Evaluation, LanguageModel
 from tests.case_model import case_model
 from tests.small_models import CONFIGS, decoder, encoder_decoder, small_model
 from tests.text.small_tokenizers import byte_fallback, bytes_only
@@ -134,3 +134,8 @@ def test_nothing_to_score_and_impossible_strides_are_refused():
         lm.evaluate([[1, 2]], stride=0)
     with pytest.raises(RequestError, match="token id 99"):
         lm.evaluate([[1, 99]])
+
+
+def test_the_perplexity_of_a_hopeless_model_is_infinite_and_no_error():
+    assert Evaluation(710.0, 1, None, "").perplexity == math.inf
+    assert Evaluation(1.0, 1, None, "").perplexity == math.e
