@@ -56,13 +56,8 @@ class Request:
         _whole("top_k", self.top_k, low=0, off="0 is off")
         _number("top_p", self.top_p, low=0.0, high=1.0, above=True, need="above 0 and at most 1 (1 is off)")
         _number("min_p", self.min_p, low=0.0, high=1.0, need="between 0 (off) and 1")
-        _number(
-            "repetition_penalty",
-            self.repetition_penalty,
-            low=1 / HUGE,
-            high=HUGE,
-            need=f"between {1 / HUGE:g} and {HUGE:g} (1 is off)",
-        )
+        need = f"between {1 / HUGE:g} and {HUGE:g} (1 is off)"
+        _number("repetition_penalty", self.repetition_penalty, low=1 / HUGE, high=HUGE, need=need)
         for name in ("presence_penalty", "frequency_penalty"):
             _number(name, getattr(self, name), low=-HUGE, high=HUGE, need=f"between -{HUGE:g} and {HUGE:g} (0 is off)")
         _whole("seed", self.seed, low=0, high=LARGEST_SEED)
