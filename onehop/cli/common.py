@@ -2,11 +2,14 @@
 
 import json
 import math
+import sys
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from onehop.base.errors import RequestError
 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
@@ -24,6 +27,14 @@ def people(as_json: bool) -> Console:
 def machines(value: Any) -> None:
     """Print one JSON value; infinities and NaN, which JSON lacks, become null."""
     typer.echo(json.dumps(_finite(value), ensure_ascii=False))
+
+
+def standard_input() -> str:
+    """All of standard input as text. Raises RequestError where it is not UTF-8."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"standard input is not UTF-8 text ({error.reason}). Convert it (iconv) first.") from error
 
 
 def table(*columns: str, rows: list[tuple[Any, ...]]) -> Table:

@@ -39,6 +39,10 @@ def main(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         typer.echo("onehop: interrupted", err=True)
         return 130
+    except (MemoryError, RuntimeError) as error:
+        if not _is_about_memory(error):
+            raise
+        return _refuse(_no_memory(error), words, code=2)
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -86,6 +90,24 @@ def _usage(error: TyperException, words: Sequence[str]) -> str:
     format_message = getattr(error, "format_message", error.__str__)
     verb = words[0] if words else ""
     return f"{format_message()} (onehop {verb} --help shows what there is)"
+
+
+def _is_about_memory(error: Exception) -> bool:
+    """Whether memory ran out; torch says so in a RuntimeError, by its class (GPU) or in words (CPU)."""
+    words = ("can't allocate memory", "not enough memory")
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or any(text in str(error) for text in words)
+    )
+
+
+def _no_memory(error: Exception) -> str:
+    reason = (str(error).strip().splitlines() or ["no figure given"])[0].rstrip(".")
+    return (
+        f"the memory does not suffice ({reason}). Use a smaller model, a shorter text, or, in training, a smaller "
+        "train.micro_batch."
+    )
 
 
 def _refuse(message: str, words: Sequence[str], *, code: int) -> int:

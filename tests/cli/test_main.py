@@ -1,11 +1,13 @@
 """The command line: what it says, where it says it, and with which exit code."""
 
+import io
 import json
 import subprocess
 import sys
 
 import pytest
 
+import onehop.cli.main as main_file
 from onehop.base.shipped import shipped_names
 from onehop.cli.main import COMMANDS, main
 from onehop.config.read import read
@@ -128,3 +130,28 @@ def test_a_copy_in_another_folder_is_the_same_recipe(name, capsys, tmp_path):
     target = tmp_path / "my.toml"
     assert said(["train", name, "--copy", str(target)], capsys)[0] == 0
     assert read(target).recipe == read(name).recipe
+
+
+def test_a_piped_prompt_that_is_no_text_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
+    assert "standard input is not UTF-8 text" in refusal(["generate", "fables-tiny"], capsys)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("74 GiB"), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 74 GiB")]
+)
+def test_memory_that_does_not_suffice_is_told_in_one_line(error, monkeypatch, capsys):
+    def fails(words):
+        raise error
+
+    monkeypatch.setattr(main_file, "_dispatch", fails)
+    assert "the memory does not suffice" in refusal(["train", "tiny"], capsys)
+
+
+def test_a_bug_of_ours_keeps_its_traceback(monkeypatch):
+    def fails(words):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(main_file, "_dispatch", fails)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["train", "tiny"])
