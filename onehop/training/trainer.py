@@ -1,5 +1,6 @@
 """A run: recipe → data → model → steps → evaluation → saved result."""
 
+import math
 import platform
 import shutil
 import time
@@ -101,9 +102,8 @@ class Trainer:
             )
             in_a_row = in_a_row + 1 if result.skipped else 0
             if in_a_row == MOST_SKIPPED:
-                raise OnehopError(
-                    f"the gradients of {MOST_SKIPPED} steps in a row, up to step {result.step}, were not finite: the "
-                    f"run has diverged. Lower train.lr={cfg.lr:g}, or raise train.warmup={cfg.warmup}."
+                raise self._diverged(
+                    f"the gradients of {MOST_SKIPPED} steps in a row, up to step {result.step}, were not finite"
                 )
             yield result
 
@@ -113,6 +113,8 @@ class Trainer:
         rows = evaluation_batches(self.data.validation, n_rows=cfg.eval_rows, **self.row_options)
         batches = (batch.to(self.device) for batch in rows)
         loss = validation_loss(self.model, batches, precision=self.precision, kernel=cfg.kernel, notify=self.notify)
+        if not math.isfinite(loss):
+            raise self._diverged(f"the validation loss after step {self.progress.step} is {loss}")
         best = self.progress.best_val_loss
         self.progress = replace(self.progress, best_val_loss=loss if best is None else min(loss, best))
         return loss
@@ -140,6 +142,12 @@ class Trainer:
             "versions": {"onehop": __version__, "torch": torch.__version__, "python": platform.python_version()},
             **self.report,
         }
+
+    def _diverged(self, what: str) -> OnehopError:
+        cfg = self.recipe.train
+        return OnehopError(
+            f"{what}: the run has diverged. Lower train.lr={cfg.lr:g}, or raise train.warmup={cfg.warmup}."
+        )
 
     def _facts(self) -> Mapping[str, Any]:
         """What a resumed run must not change: the model, the text, and the order in which it is read."""

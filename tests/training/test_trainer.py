@@ -171,6 +171,16 @@ def test_a_diverged_run_ends_with_a_word_of_advice(tmp_path):
     assert trainer.progress.step == trainer.progress.skipped == MOST_SKIPPED
 
 
+def test_a_validation_loss_that_is_no_number_ends_the_run_and_leaves_what_was_saved(tmp_path):
+    """It would stand in metrics.jsonl as a NaN that JSON lacks, and damaged weights would replace the saved ones."""
+    trainer = Trainer(recipe(tmp_path))
+    with torch.no_grad():
+        trainer.model.final_norm.weight.fill_(float("nan"))
+    with pytest.raises(OnehopError, match=r"^the validation loss after step 0 is nan: the run has diverged\. Lower"):
+        trainer.evaluate()
+    assert trainer.progress.best_val_loss is None
+
+
 def test_a_change_to_the_model_between_steps_is_a_change_to_the_run(tmp_path):
     trainer = Trainer(recipe(tmp_path))
     frozen = trainer.model.layers[0].attention.wq.weight
