@@ -19,9 +19,15 @@ def new_app() -> typer.Typer:
     return typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave a reader that has gone to main, as everywhere else."""
+        raise BrokenPipeError
+
+
 def people(as_json: bool) -> Console:
     """The console for people: the terminal, or nothing where a machine reads."""
-    return Console(quiet=as_json, highlight=False)
+    return _Console(quiet=as_json, highlight=False)
 
 
 def machines(value: Any) -> None:

@@ -46,6 +46,8 @@ def main(words: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # no permission, a disk that fills up, a name too long: the machine's, not ours
+        return _refuse(_no_access(error), words, code=2)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -59,8 +61,12 @@ def _dispatch(words: list[str]) -> int:
     if verb not in COMMANDS:
         raise OnehopError(f"{verb!r} is no command. {did_you_mean(verb, COMMANDS)}")
     app = importlib.import_module(COMMANDS[verb][0]).app
-    code = app(args=words[1:], prog_name=f"onehop {verb}", standalone_mode=False)
-    return int(code or 0)
+    command = typer.main.get_command(app)
+    try:  # not command.main(), which has answers of its own to Ctrl-C and to a closed pipe
+        with command.make_context(f"onehop {verb}", words[1:]) as context:
+            return int(command.invoke(context) or 0)
+    except typer.Exit as end:  # after --help
+        return end.exit_code
 
 
 def _help() -> str:
@@ -108,6 +114,13 @@ def _no_memory(error: Exception) -> str:
         f"the memory does not suffice ({reason}). Use a smaller model, a shorter text, or, in training, a smaller "
         "train.micro_batch."
     )
+
+
+def _no_access(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    if error.filename is None:
+        return f"reading or writing failed: {reason}. Free some space, or use another place."
+    return f"{os.fsdecode(error.filename)} cannot be used: {reason}. Check the path and who may read or write there."
 
 
 def _refuse(message: str, words: Sequence[str], *, code: int) -> int:
