@@ -99,8 +99,8 @@ def evaluate(lm: "LanguageModel", texts: "Iterable[Prompt]", *, stride: int | No
         raise RequestError("an encoder-decoder has no loss on plain text. Use score(source, answer).")
     context = lm.config.max_len
     stride = max(1, context // 2) if stride is None else stride
-    if not 1 <= stride <= context:
-        raise RequestError(f"stride={stride} must be between 1 and this model's context of {context}")
+    if not isinstance(stride, int) or not 1 <= stride <= context:
+        raise RequestError(f"stride={stride} must be a whole number between 1 and this model's context of {context}")
     if lm.prepare:
         pack(lm.model)
     losses, n_tokens, n_bytes = [], 0, 0
@@ -149,7 +149,7 @@ def _score_answer(lm: "LanguageModel", source: list[int], answer: list[int]) -> 
 def _split(lm: "LanguageModel", context: "Prompt", continuation: "Prompt") -> tuple[list[int], list[int]]:
     """The ids of both parts."""
     if not isinstance(context, str) and not isinstance(continuation, str):
-        return list(context), list(continuation)
+        return list(lm.ids(context)), list(lm.ids(continuation))
     if not (isinstance(context, str) and isinstance(continuation, str)):
         raise RequestError("context and continuation must both be text or both be token ids")
     if lm.limits.has_source:
@@ -165,7 +165,7 @@ def _split(lm: "LanguageModel", context: "Prompt", continuation: "Prompt") -> tu
 
 def _begun(lm: "LanguageModel", text: "Prompt") -> list[int]:
     """A text's ids behind the begin token, if there is one."""
-    ids = lm.encode(text) if isinstance(text, str) else list(text)
+    ids = list(lm.ids(text))
     start = lm.start_id
     return ids if start is None or ids[:1] == [start] else [start, *ids]
 

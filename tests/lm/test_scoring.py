@@ -130,8 +130,14 @@ def test_nothing_to_score_and_impossible_strides_are_refused():
     lm = LanguageModel(case_model())
     with pytest.raises(DataError, match=r"^no token to score: the texts are empty, or hold one token each"):
         lm.evaluate([[1], []])
-    with pytest.raises(RequestError, match=r"^stride=0 must be between 1 and this model's context of 64$"):
+    with pytest.raises(RequestError, match=r"^stride=0 must be a whole number between 1 and this model's context"):
         lm.evaluate([[1, 2]], stride=0)
+    with pytest.raises(RequestError, match=r"^stride=1\.5 must be a whole number"):
+        lm.evaluate([[1, 2]], stride=1.5)
+    with pytest.raises(RequestError, match=r"^a prompt is a text or a list of token ids, not 1$"):
+        lm.evaluate([1, 2, 3])
+    with pytest.raises(RequestError, match=r"^a prompt is a text or a list of token ids, not \[1\.5\]$"):
+        lm.score([1.5], [2])
     with pytest.raises(RequestError, match="token id 99"):
         lm.evaluate([[1, 99]])
 
