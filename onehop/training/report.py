@@ -31,6 +31,8 @@ class Metrics:
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one line."""
+        if not self.rows and self.path.exists():
+            raise DataError(f"{self.path} was begun by another run meanwhile. Set out=OTHER, or wait for its end.")
         self.rows.append(row)
         append(self.path, json.dumps(row) + "\n")
 

@@ -73,6 +73,7 @@ class Trainer:
             self.progress = Progress()
             if resume:
                 self.progress = load_state(self.out, self.model, self.optimizer, facts=self._facts())
+        _check_out(self.out, resume=resume, fresh=fresh)  # again: another run may have begun while the text was read
         self._begin(fresh)
         self.metrics = Metrics(self.out / "metrics.jsonl", step=self.progress.step)
         self.report: dict[str, Any] = {}  # what a finished run adds to its provenance

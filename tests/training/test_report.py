@@ -30,6 +30,15 @@ def test_no_file_before_the_first_line(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_of_two_runs_that_begin_at_once_in_one_folder_the_second_to_write_is_refused(tmp_path):
+    first, second = (Metrics(tmp_path / "metrics.jsonl", step=0) for _ in range(2))
+    first.write({"step": 1, "loss": 1.0})
+    with pytest.raises(DataError, match=r"metrics\.jsonl was begun by another run meanwhile\. Set out=OTHER"):
+        second.write({"step": 1, "loss": 2.0})
+    first.write({"step": 2, "loss": 0.5})
+    assert read_metrics(tmp_path / "metrics.jsonl") == first.rows
+
+
 @pytest.mark.parametrize("best", [None, 0.4])
 @pytest.mark.parametrize(
     "rows",
