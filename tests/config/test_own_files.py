@@ -39,6 +39,7 @@ batch_size = 1
 @pytest.fixture(autouse=True)
 def _forget_what_a_test_added(monkeypatch):
     monkeypatch.setattr(SCORES, "_rows", dict(SCORES._rows))
+    monkeypatch.setattr(SCORES, "_own", dict(SCORES._own))
     monkeypatch.setattr(own_files, "_DONE", {})
 
 
