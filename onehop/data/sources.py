@@ -56,10 +56,7 @@ def open_source(
     Refuses both or neither, a missing file, a pattern that matches nothing, an endless corpus without a number; while
     reading: bytes that are not UTF-8, a JSON line that is broken or lacks the field.
     """
-    if n_documents is not None and n_documents < 1:
-        raise DataError(f"n_documents={n_documents} leaves no document to read. Use 1 or more, or leave it out.")
-    if seed < 0:
-        raise DataError(f"seed={seed} must be 0 or more.")
+    _check_numbers(n_documents, seed)
     if corpus is not None and files:
         raise DataError(f"data.corpus={corpus} and data.files={','.join(map(str, files))}: give one of the two.")
     if corpus is not None:
@@ -81,6 +78,13 @@ def open_source(
         n_skipped=n_skipped,
         n_bytes=sum(path.stat().st_size for path in paths),
     )
+
+
+def _check_numbers(n_documents: int | None, seed: int) -> None:
+    if n_documents is not None and n_documents < 1:
+        raise DataError(f"n_documents={n_documents} leaves no document to read. Use 1 or more, or leave it out.")
+    if seed < 0:
+        raise DataError(f"seed={seed} must be 0 or more.")
 
 
 def _refuse_unheard(paths: Sequence[Path], *, separator: str | None, jsonl_field: str) -> None:
