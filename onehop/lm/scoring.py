@@ -139,6 +139,11 @@ def _score_answer(lm: "LanguageModel", source: list[int], answer: list[int]) -> 
     if not source or limits.start_id is None:
         raise RequestError("an encoder-decoder needs a source that is not empty and a decoder start token")
     _check_ids(lm, [*source, *answer])
+    for what, ids in (("source", source), ("answer", answer)):
+        if len(ids) > limits.max_len:
+            raise RequestError(
+                f"the {what} has {len(ids)} tokens, and this model's context is {limits.max_len}. Shorten it."
+            )
     target = torch.tensor([[limits.start_id, *answer[:-1]]], device=device)
     with torch.inference_mode():
         hidden = lm.model.states(torch.tensor([source], device=device), target, kernel=lm.kernel).hidden

@@ -145,3 +145,13 @@ def test_nothing_to_score_and_impossible_strides_are_refused():
 def test_the_perplexity_of_a_hopeless_model_is_infinite_and_no_error():
     assert Evaluation(710.0, 1, None, "").perplexity == math.inf
     assert Evaluation(1.0, 1, None, "").perplexity == math.e
+
+
+@pytest.mark.parametrize(("source", "answer", "what"), [([1] * 65, [2], "source"), ([1], [2] * 65, "answer")])
+def test_what_exceeds_the_context_of_an_encoder_decoder_is_refused(source, answer, what):
+    lm = LanguageModel(small_model(encoder_decoder(max_len=64)), start_id=0)
+    with pytest.raises(
+        RequestError, match=rf"^the {what} has 65 tokens, and this model's context is 64\. Shorten it\.$"
+    ):
+        lm.score(source, answer)
+    assert len(lm.score(source[:64], answer[:64]).token_ids) == len(answer[:64])
