@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from onehop.base.errors import RequestError
+
 UNBROKEN = 10_000  # characters: how wide a pipe or a file is taken to be, whose lines `grep` reads one by one
 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
@@ -19,14 +21,28 @@ def new_app() -> typer.Typer:
     return typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave a reader that has gone to main, as everywhere else."""
+        raise BrokenPipeError
+
+
 def people(as_json: bool) -> Console:
     """The console for people: the terminal, or a pipe, whose lines are not broken; or nothing where a machine reads."""
-    return Console(quiet=as_json, highlight=False, width=None if sys.stdout.isatty() else UNBROKEN)
+    return _Console(quiet=as_json, highlight=False, width=None if sys.stdout.isatty() else UNBROKEN)
 
 
 def machines(value: Any) -> None:
     """Print one JSON value; infinities and NaN, which JSON lacks, become null."""
     typer.echo(json.dumps(_finite(value), ensure_ascii=False))
+
+
+def standard_input() -> str:
+    """All of standard input as text. Raises RequestError where it is not UTF-8."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"standard input is not UTF-8 text ({error.reason}). Convert it (iconv) first.") from error
 
 
 def table(*columns: str, rows: list[tuple[Any, ...]]) -> Table:

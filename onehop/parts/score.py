@@ -36,7 +36,12 @@ class Choice:
 
 
 def score(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, kernel: str = "auto") -> Tensor:
-    """Let q (B, T, H, D) look at `keys` -> (B, T, H, Dv), by the kernel that `choose` names."""
+    """Let q (B, T, H, D) look at `keys` -> (B, T, H, Dv), by the kernel that `choose` names.
+
+    Where there is no query at all, the definition answers: the others cut and fold tensors, which need a size to do so.
+    """
+    if q.numel() == 0:
+        return plain(q, keys, rule, sight)
     return KERNELS.get(choose(q, keys, rule, sight, kernel=kernel).kernel)(q, keys, rule, sight)
 
 

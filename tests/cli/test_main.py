@@ -1,13 +1,17 @@
 """The command line: what it says, where it says it, and with which exit code."""
 
+import io
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 from rich.console import Console
 
+import onehop.cli.main as main_file
 from onehop.base.shipped import shipped_names
+from onehop.cli import listing
 from onehop.cli.common import table
 from onehop.cli.main import COMMANDS, main
 from onehop.config.read import read
@@ -162,3 +166,65 @@ def test_a_copy_in_another_folder_is_the_same_recipe(name, capsys, tmp_path):
     target = tmp_path / "my.toml"
     assert said(["train", name, "--copy", str(target)], capsys)[0] == 0
     assert read(target).recipe == read(name).recipe
+
+
+def test_a_piped_prompt_that_is_no_text_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
+    assert "standard input is not UTF-8 text" in refusal(["generate", "fables-tiny"], capsys)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("74 GiB"), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 74 GiB")]
+)
+def test_memory_that_does_not_suffice_is_told_in_one_line(error, monkeypatch, capsys):
+    def fails(words):
+        raise error
+
+    monkeypatch.setattr(main_file, "_dispatch", fails)
+    assert "the memory does not suffice" in refusal(["train", "tiny"], capsys)
+
+
+def test_a_bug_of_ours_keeps_its_traceback(monkeypatch):
+    def fails(words):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(main_file, "_dispatch", fails)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["train", "tiny"])
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            PermissionError(13, "Permission denied", "/root/a.txt"),
+            "/root/a.txt cannot be used: Permission denied. Check",
+        ),
+        (OSError(28, "No space left on device"), "failed: No space left on device. Free some space"),
+    ],
+)
+def test_what_the_machine_refuses_is_told_in_one_line(error, text, monkeypatch, capsys):
+    def fails(words):
+        raise error
+
+    monkeypatch.setattr(main_file, "_dispatch", fails)
+    assert text in refusal(["train", "tiny"], capsys)
+
+
+def test_ctrl_c_is_told_and_ends_with_130(monkeypatch, capsys):
+    def interrupted(what):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(listing, "_rows", interrupted)
+    assert said(["list"], capsys) == (130, "", "onehop: interrupted\n")
+
+
+@pytest.mark.parametrize("words", [["list"], ["train", "tiny", "--explain"], ["--help"]])
+def test_a_reader_that_has_gone_is_no_error(words):
+    """Runs with a standard output whose other end is closed, as `| head -1` leaves it."""
+    read, write = os.pipe()
+    os.close(read)
+    call = "import sys; from onehop.cli.main import run; run()"
+    done = subprocess.run([sys.executable, "-c", call, *words], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")

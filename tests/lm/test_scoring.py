@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from onehop.base.errors import DataError, RequestError
-from onehop.lm import LanguageModel
+from onehop.lm import Evaluation, LanguageModel
 from tests.golden import case_model
 from tests.small_models import CONFIGS, DYNAMIC, LONGROPE, decoder, encoder_decoder, small_model
 from tests.text.small_tokenizers import byte_fallback, bytes_only
@@ -142,7 +142,28 @@ def test_nothing_to_score_and_impossible_strides_are_refused():
     lm = LanguageModel(case_model())
     with pytest.raises(DataError, match=r"^no token to score: the texts are empty, or hold one token each"):
         lm.evaluate([[1], []])
-    with pytest.raises(RequestError, match=r"^stride=0 must be between 1 and this model's context of 64$"):
+    with pytest.raises(RequestError, match=r"^stride=0 must be a whole number between 1 and this model's context"):
         lm.evaluate([[1, 2]], stride=0)
+    with pytest.raises(RequestError, match=r"^stride=1\.5 must be a whole number"):
+        lm.evaluate([[1, 2]], stride=1.5)
+    with pytest.raises(RequestError, match=r"^a prompt is a text or a list of token ids, not 1$"):
+        lm.evaluate([1, 2, 3])
+    with pytest.raises(RequestError, match=r"^a prompt is a text or a list of token ids, not \[1\.5\]$"):
+        lm.score([1.5], [2])
     with pytest.raises(RequestError, match="token id 99"):
         lm.evaluate([[1, 99]])
+
+
+def test_the_perplexity_of_a_hopeless_model_is_infinite_and_no_error():
+    assert Evaluation(710.0, 1, None, "").perplexity == math.inf
+    assert Evaluation(1.0, 1, None, "").perplexity == math.e
+
+
+@pytest.mark.parametrize(("source", "answer", "what"), [([1] * 65, [2], "source"), ([1], [2] * 65, "answer")])
+def test_what_exceeds_the_context_of_an_encoder_decoder_is_refused(source, answer, what):
+    lm = LanguageModel(small_model(encoder_decoder(max_len=64)), start_id=0)
+    with pytest.raises(
+        RequestError, match=rf"^the {what} has 65 tokens, and this model's context is 64\. Shorten it\.$"
+    ):
+        lm.score(source, answer)
+    assert len(lm.score(source[:64], answer[:64]).token_ids) == len(answer[:64])

@@ -57,6 +57,15 @@ def test_the_dtype_is_the_files_own_or_the_one_that_is_asked_for(tmp_path):
     same_weights(wide, small_model(decoder(), dtype=torch.float32).to(torch.float16).to(torch.float64))
 
 
+def test_a_weight_that_is_not_a_number_is_refused_by_name(tmp_path):
+    model = small_model(decoder())
+    with torch.no_grad():
+        model.layers[1].attention.wq.weight[3, 2] = float("nan")
+    save_native(model, tmp_path / "m")
+    with pytest.raises(CheckpointError, match=r"layers\.1\.attention\.wq\.weight holds NaN: the weights are damaged"):
+        load_native(tmp_path / "m")
+
+
 def test_values_that_float16_cannot_hold_are_refused_by_name(tmp_path):
     model = small_model(decoder(), dtype=torch.float32)
     with torch.no_grad():
