@@ -32,7 +32,11 @@ class NTKScaling(ScalingConfig):
 
 
 class DynamicScaling(ScalingConfig):
-    """NTK-aware scaling that grows with the text: none up to `original_max_len`. arXiv:2309.00071, section 3.3."""
+    """NTK-aware scaling that grows with the text: none up to `original_max_len`. arXiv:2309.00071, section 3.3.
+
+    Keys keep the angles of the text's length at which they were read, as in the published implementation: beyond that
+    length a text that grows token by token is not what one pass over it gives.
+    """
 
     kind: Literal["dynamic"] = "dynamic"
     factor: float = Field(gt=0, description="scale of the growth beyond the original length")
@@ -68,7 +72,11 @@ class Llama3Scaling(ScalingConfig):
 
 
 class LongRopeScaling(ScalingConfig):
-    """LongRoPE: a searched factor for each pair, one list for short and one for long texts. arXiv:2402.13753."""
+    """LongRoPE: a searched factor for each pair, one list for short and one for long texts. arXiv:2402.13753.
+
+    Keys that were read while the text was short keep the short list's angles: beyond `original_max_len` a text that
+    grows token by token is not what one pass over it gives.
+    """
 
     kind: Literal["longrope"] = "longrope"
     short_factor: tuple[float, ...] = Field(description="divides each pair's frequency up to the original length")

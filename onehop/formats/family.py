@@ -23,10 +23,13 @@ from onehop.formats.qwen3 import QWEN3
 from onehop.formats.smollm3 import SMOLLM3
 from onehop.formats.stablelm import STABLELM
 from onehop.formats.starcoder2 import STARCODER2
+from onehop.formats.t5 import MT5, T5
 
 _ALL = (
     LLAMA,
     MISTRAL,
+    T5,
+    MT5,
     QWEN2,
     QWEN3,
     PHI3,

@@ -54,7 +54,7 @@ class Embedding(nn.Module):
 
     def check_length(self, places: Places) -> None:
         """Learned positions end somewhere; every other scheme can go on. Raises RequestError."""
-        if not isinstance(self.positions, LearnedPositions) or not places.n:
+        if not isinstance(self.positions, LearnedPositions) or not places.at.numel():
             return
         last = places.first + places.n if places.first is not None else int(places.at.max()) + 1
         room = self.positions.weight.size(0)
@@ -83,6 +83,11 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.schemes = nn.ModuleList(schemes)
         self.final_norm = final_norm
+
+    @property
+    def by_length(self) -> bool:
+        """Whether any layer's angles depend on the length of the text."""
+        return any(scheme.by_length for scheme in self.schemes)
 
     def run(
         self, x: Tensor, step: Step, cache: Cache | None = None, memory: Memory | None = None
