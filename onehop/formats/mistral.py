@@ -18,8 +18,7 @@ MISTRAL = Family(
     },
     keys=(
         *kin.SHAPE,
-        *kin.HEADS,
-        Key("head_dim", "attention.d_head", default=None),
+        *kin.heads(n_kv_heads=8),
         Key("sliding_window", "attention.window", default=None, absent=4096),
         *kin.GATED_KEYS,
         kin.rms_eps(),

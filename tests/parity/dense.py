@@ -17,7 +17,8 @@ def longrope(original, **keys):
 CASES = {
     "qwen2": Case("qwen2"),
     "qwen2, windows from layer 1": Case("qwen2", {**WINDOWS, "max_window_layers": 1, "head_dim": 10}),
-    "qwen2, windows listed, tied": Case("qwen2", {**WINDOWS, "layer_types": MIXED, "tie_word_embeddings": True}),
+    "qwen2, windows listed, tied": Case("qwen2", {**WINDOWS, "layer_types": MIXED, "tie_word_embeddings": True,
+                                                         "rms_norm_eps": 1e-2}),
     "qwen2, windows switched off": Case("qwen2", {"sliding_window": 7, "max_window_layers": 0}),
     "qwen3": Case("qwen3", {"head_dim": 16}),
     "qwen3, windows, biases, one kv head": Case(
@@ -25,9 +26,14 @@ CASES = {
         {**WINDOWS, "max_window_layers": 2, "head_dim": 6, "num_key_value_heads": 1, "attention_bias": True,
          "rms_norm_eps": 1e-3, "tie_word_embeddings": True},
     ),
+    "qwen3, stretched by YaRN": Case(
+        "qwen3", {"head_dim": 16, "rope_parameters": {"rope_type": "yarn", "factor": 3.0, "rope_theta": 1e4,
+                                                      "original_max_position_embeddings": 16}}
+    ),
     "phi3": Case("phi3"),
     "phi3, window, tied, one kv head": Case(
-        "phi3", {"sliding_window": 5, "num_key_value_heads": 1, "tie_word_embeddings": True, "head_dim": 10}
+        "phi3", {"sliding_window": 5, "num_key_value_heads": 1, "tie_word_embeddings": True, "head_dim": 10,
+                 "rms_norm_eps": 1e-2}
     ),
     "phi3, partial rotary": Case(
         "phi3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.75}}
@@ -48,7 +54,7 @@ CASES = {
     "gemma2, uncapped, layers listed": Case(
         "gemma2", {"head_dim": 10, "sliding_window": 5, "attn_logit_softcapping": None, "final_logit_softcapping": None,
                    "query_pre_attn_scalar": 10, "attention_bias": True, "tie_word_embeddings": False,
-                   "layer_types": ["full_attention", "full_attention", "sliding_attention"]}
+                   "rms_norm_eps": 1e-2, "layer_types": ["full_attention", "full_attention", "sliding_attention"]}
     ),
     "gemma3_text": Case(
         "gemma3_text", {"head_dim": 16, "sliding_window": 7, "num_hidden_layers": 6, "query_pre_attn_scalar": 24}
@@ -57,7 +63,7 @@ CASES = {
         "gemma3_text",
         {"head_dim": 10, "sliding_window": 5, "layer_types": [*MIXED, "full_attention"], "num_hidden_layers": 4,
          "query_pre_attn_scalar": 10, "attention_bias": True, "tie_word_embeddings": False,
-         "final_logit_softcapping": 3.0, "num_key_value_heads": 1,
+         "final_logit_softcapping": 3.0, "num_key_value_heads": 1, "rms_norm_eps": 1e-2,
          "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 5e3},
                              "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}},
     ),
@@ -76,13 +82,14 @@ CASES = {
     "granite": Case("granite"),
     "granite, every multiplier": Case(
         "granite", {"embedding_multiplier": 12.0, "logits_scaling": 0.7, "residual_multiplier": 0.22,
-                    "attention_multiplier": 0.3, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
+                    "attention_multiplier": 0.3, "rms_norm_eps": 1.0, "attention_bias": True, "mlp_bias": True,
+                    "tie_word_embeddings": True}
     ),
     "smollm3": Case("smollm3", {"num_hidden_layers": 5}),
     "smollm3, windows and positions mixed": Case(
         "smollm3", {**WINDOWS, "no_rope_layers": [0, 1, 0, 1], "num_hidden_layers": 4, "attention_bias": True,
                     "layer_types": [*MIXED, "sliding_attention"], "mlp_bias": True, "tie_word_embeddings": False,
-                    "rope_parameters": {"rope_type": "default", "rope_theta": 1e3}}
+                    "rms_norm_eps": 1e-2, "rope_parameters": {"rope_type": "default", "rope_theta": 1e3}}
     ),
     "smollm3, windows where there are no positions": Case("smollm3", {**WINDOWS, "no_rope_layer_interval": 2}),
     "smollm3, no positions at all": Case("smollm3", {"no_rope_layers": [0, 0, 0]}),
@@ -103,6 +110,7 @@ CASES = {
     "cohere": Case("cohere", {"logit_scale": 0.4}),
     "cohere, normalised heads, biases, untied": Case(
         "cohere", {"use_qk_norm": True, "attention_bias": True, "logit_scale": 0.7, "num_key_value_heads": 1,
-                   "head_dim": 10, "layer_norm_eps": 1e-2, "tie_word_embeddings": False}
+                   "head_dim": 10, "layer_norm_eps": 1e-2, "tie_word_embeddings": False,
+                   "rope_parameters": {"rope_type": "linear", "factor": 3.0}}
     ),
 }  # fmt: skip

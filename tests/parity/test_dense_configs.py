@@ -5,7 +5,8 @@ import json
 import pytest
 
 from onehop.base.errors import CheckpointError
-from onehop.formats import read_config
+from onehop.formats import FAMILIES, read_config
+from onehop.formats.keys import COMMON_ROWS
 from tests.parity.theirs import transformers
 
 # Nothing but the shape: all else is what their class takes.
@@ -18,6 +19,12 @@ COMMON = {
 }  # fmt: skip
 # Keys as the releases have them; the longest lists are shortened.
 PUBLISHED = {
+    "Mistral-7B-v0.1": {
+        "architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_act": "silu", "hidden_size": 4096,
+        "intermediate_size": 14336, "max_position_embeddings": 32768, "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+        "sliding_window": 4096, "tie_word_embeddings": False, "vocab_size": 32000,
+    },
     "Qwen2.5-7B": {
         "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "hidden_size": 3584,
         "intermediate_size": 18944, "max_position_embeddings": 131072, "max_window_layers": 28,
@@ -198,6 +205,34 @@ def test_a_published_config_means_what_their_class_makes_of_it(name):
 def test_absent_keys_mean_what_their_class_takes(name):
     raw = {"model_type": name, **FEW}
     assert read_config(raw) == by_their_class(raw)
+
+
+@pytest.mark.parametrize("name", sorted({raw["model_type"] for raw in PUBLISHED.values()}))
+def test_every_key_of_their_class_has_a_row(name):
+    known = {key for row in (*COMMON_ROWS, *FAMILIES.get(name).keys) for key in row.names}
+    assert transformers.AutoConfig.for_model(name).to_dict().keys() <= known
+
+
+def refused(raw):
+    """The words of a refusal; nothing where the config can be read."""
+    try:
+        read_config(raw)
+    except CheckpointError as refusal:
+        return str(refusal)
+    return ""
+
+
+JUNK = [None, "x", -1, 0, 1.5, [], {}, True, 10**9, [1], {"a": 1}, float("nan")]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_junk_in_any_key_is_read_or_refused_in_one_line(name):
+    raw = COMMON | PUBLISHED[name]
+    for key in (*raw, "rope_parameters", "rope_scaling", "layer_types", "sliding_window"):
+        for junk in JUNK:
+            text = refused({**raw, key: junk})
+            assert "\n" not in text
+            assert len(text) < 500
 
 
 @pytest.mark.parametrize("name", REFUSED)
