@@ -15,6 +15,7 @@ from onehop.formats.inside import Whole
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
+from onehop.formats.mistral3 import MISTRAL3
 from onehop.formats.olmo import OLMO
 from onehop.formats.olmo2 import OLMO2
 from onehop.formats.phi3 import PHI3
@@ -45,7 +46,9 @@ _ALL = (
     COHERE,
 )
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
-WHOLES: dict[str, Whole] = {whole.name: whole for whole in (GEMMA3,)}  # larger models of which the text is read
+WHOLES: dict[str, Whole] = {
+    whole.name: whole for whole in (GEMMA3, MISTRAL3)
+}  # larger models of which the text is read
 
 
 def text_part(raw: dict[str, Any]) -> tuple[dict[str, Any], Whole | None]:

@@ -9,6 +9,17 @@ from onehop.formats.layout import Family
 from onehop.formats.table import Drop, Move, Row, Twin
 
 TEXT = "text_config"
+# The spellings of LLaVA's kin, as files have them and as transformers names them in memory (and for a while wrote
+# them), and their tensors that see.
+LLAVA: tuple[Mapping[str, str], ...] = (
+    {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."},
+    {"model.": "model.language_model."},
+)
+SEES = tuple(
+    Drop(f"{where}{part}.{{any}}", "the part that sees images: only the text model is read")
+    for where in ("", "model.")
+    for part in ("vision_tower", "multi_modal_projector")
+)
 
 
 @dataclass(frozen=True)
@@ -32,13 +43,8 @@ class Whole:
         text = raw.get(TEXT)
         if not isinstance(text, dict) or text.get("model_type", self.family.name) != self.family.name:
             raise CheckpointError(f"config.json: {TEXT} should hold the keys of a {self.family.title}.")
-        text = {**text, "model_type": self.family.name}
-        if (tie := raw.get("tie_word_embeddings")) is not None and text.setdefault("tie_word_embeddings", tie) != tie:
-            raise CheckpointError(
-                f"config.json says tie_word_embeddings twice and differently: {tie!r}, and in {TEXT} "
-                f"{text['tie_word_embeddings']!r}. Remove the wrong one."
-            )
-        return text
+        tie = raw.get("tie_word_embeddings")  # where the larger one says it, the text's own word is not heard
+        return {**text, "model_type": self.family.name} | ({} if tie is None else {"tie_word_embeddings": tie})
 
     def tensors(self, names: Iterable[str]) -> tuple[Row, ...]:
         """The text family's rows under the names that this file uses, and the other parts' tensors as leftovers."""
