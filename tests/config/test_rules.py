@@ -279,6 +279,17 @@ def test_a_recipe_that_cannot_be_trained_is_refused_in_one_line(change, text):
     assert str(refused.value) == text
 
 
+def test_an_empty_folder_and_a_seed_beyond_its_type_are_refused():
+    """out= is an empty shell variable: the run would fill the current folder; torch's seeds have 63 bits."""
+    whole = {**RECIPE, "model": {**BASE, "vocab_size": None}}
+    with pytest.raises(ConfigError, match=r"^out='': string should have at least 1 character"):
+        Recipe(**whole, out="")
+    train = {"steps": 5, "batch_size": 4}
+    with pytest.raises(ConfigError, match=r"^train\.seed=9223372036854775808: input should be less than"):
+        Recipe(**{**whole, "train": {**train, "seed": 2**63}})
+    assert Recipe(**{**whole, "train": {**train, "seed": 2**63 - 1}}).train.seed == 2**63 - 1
+
+
 def test_fewer_steps_than_the_warmup_are_a_short_run_and_no_fault():
     """`train.steps=5` must try out any recipe."""
     whole = {**RECIPE, "model": {**BASE, "vocab_size": None}}
