@@ -131,7 +131,7 @@ def _block(cfg: ModelConfig, block: BlockConfig, schemes: dict[Any, PositionSche
 
 def _attention(cfg: ModelConfig, a: AttentionConfig, schemes: dict[Any, PositionScheme], name: str) -> nn.Module:
     """One layer's attention; equal position schemes of a stack are one module."""
-    key = (a.position, a.d_head, a.n_heads, a.sees == "all")
+    key = (a.position, a.d_head, a.n_heads, a.sees == "all", getattr(a.position, "scaled", False) and a.scale)
     if key not in schemes:
         schemes[key] = POSITIONS.get(a.position.kind)(a.position, a)
     change = None if a.score is None else SCORES.get(a.score.kind)(a.score, a)
