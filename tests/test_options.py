@@ -111,6 +111,8 @@ BASES = {
     ),
     "experts by bias": (base(ffn={**KINDS["ffn"][2], "balance": "bias"}), ["ffn"]),
 }  # fmt: skip
+for kind in ("learned", "sinusoidal"):
+    BASES[f"embed {kind}"] = (base(embed={"position": kind}), ["embed"])
 for kind in KINDS["position"]:
     BASES[f"position {name_of(kind)}"] = (attending(position=kind), ["attention.position"])
 for kind in KINDS["scaling"]:

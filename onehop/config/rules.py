@@ -15,7 +15,7 @@ from onehop.config.ffn import MoEConfig
 from onehop.config.position import Llama3Scaling, LongRopeScaling, RopeConfig, T5Config, YarnScaling
 
 if TYPE_CHECKING:
-    from onehop.config.model import BlockConfig, ModelConfig, StackConfig
+    from onehop.config.model import BlockConfig, EmbedConfig, ModelConfig, StackConfig
 
 Faults = Iterator[str]
 
@@ -177,8 +177,23 @@ def _model(cfg: "ModelConfig") -> Faults:
     if cfg.encoder is not None and not cross:
         yield "encoder is given, but no block has cross-attention: its output would be ignored. Add cross to a block."
     for where, embed in (("", cfg.embed), ("encoder.", cfg.encoder.embed if cfg.encoder else None)):
-        if embed is not None and embed.position == "sinusoidal" and cfg.d_model % 2:
-            yield f"{where}embed.position=sinusoidal pairs sines and cosines: d_model={cfg.d_model} must be even"
+        if embed is not None:
+            yield from _absolute(embed, cfg.d_model, f"{where}embed")
+
+
+def _absolute(embed: "EmbedConfig", d_model: int, path: str) -> Faults:
+    if embed.position == "sinusoidal" and d_model % 2:
+        yield f"{path}.position=sinusoidal pairs sines and cosines: d_model={d_model} must be even"
+    if embed.position_offset and embed.position == "none":
+        given = f"{path}.position_offset={embed.position_offset}"
+        yield f"{given} has no effect: it needs an absolute {path}.position. Leave it out (or 0)."
+    if embed.waves != "interleaved" and embed.position != "sinusoidal":
+        yield (
+            f"{path}.waves={embed.waves} has no effect: it needs {path}.position=sinusoidal. "
+            "Leave it out (or waves=interleaved)."
+        )
+    if embed.waves == "fairseq" and d_model < 4:
+        yield f"{path}.waves=fairseq needs two wavelengths: d_model={d_model} must be at least 4. Use interleaved."
 
 
 def _encoder(cfg: "StackConfig") -> Faults:

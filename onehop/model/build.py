@@ -85,9 +85,9 @@ def _rows(n: int, width: int) -> nn.Embedding:
 def _embedding(cfg: ModelConfig, embed: EmbedConfig, rows: nn.Embedding, *, shared: bool = False) -> Embedding:
     positions: nn.Module | None = None
     if embed.position == "learned":
-        positions = LearnedPositions(cfg.max_len, cfg.d_model)
+        positions = LearnedPositions(cfg.max_len, cfg.d_model, offset=embed.position_offset)
     elif embed.position == "sinusoidal":
-        positions = SinusoidalPositions(cfg.d_model)
+        positions = SinusoidalPositions(cfg.d_model, waves=embed.waves, offset=embed.position_offset)
     norm = _norm(cfg.d_model, embed.norm)
     return Embedding(rows, positions=positions, norm=norm, scale=embed.scale, shared=shared)
 

@@ -57,7 +57,7 @@ class Embedding(nn.Module):
         if not isinstance(self.positions, LearnedPositions) or not places.at.numel():
             return
         last = places.first + places.n if places.first is not None else int(places.at.max()) + 1
-        room = self.positions.weight.size(0)
+        room = self.positions.max_len
         if last > room:
             raise RequestError(f"the text has {last} tokens; this model has positions for {room}. Shorten it.")
 
