@@ -5,12 +5,25 @@ from typing import Any
 from onehop.base.choices import Choices
 from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
 from onehop.config.model import ModelConfig
+from onehop.formats.gpt2 import GPT2
+from onehop.formats.gpt_bigcode import GPT_BIGCODE
+from onehop.formats.gpt_neox import GPT_NEOX
+from onehop.formats.gptj import GPTJ
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
 from onehop.formats.t5 import MT5, T5
 
-_ALL = (LLAMA, MISTRAL, T5, MT5)
+_ALL = (
+    LLAMA,
+    MISTRAL,
+    GPT2,
+    GPT_NEOX,
+    GPTJ,
+    GPT_BIGCODE,
+    T5,
+    MT5,
+)
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
 
 

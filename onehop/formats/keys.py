@@ -204,6 +204,21 @@ COMMON_ROWS: tuple[KeyRow, ...] = (
 )
 
 
+def renamed(raw: Json, aliases: Mapping[str, str]) -> Json:
+    """The keys under one name each. Raises CheckpointError where a file has both names, and they differ."""
+    out: Json = {}
+    for key, value in raw.items():
+        name = aliases.get(key, key)
+        if value is not None and out.get(name, value) not in (value, None):
+            raise CheckpointError(
+                f"config.json says {name} twice and differently, once as {key}: {_short(out[name])}, "
+                f"{_short(value)}. Remove the wrong one."
+            )
+        if value is not None or name not in out:
+            out[name] = value
+    return out
+
+
 def read_keys(table: Sequence[KeyRow], raw: Json, *, title: str) -> Json:
     """All rows' paths and values; of the common rows, those whose keys the family does not answer for itself.
 
