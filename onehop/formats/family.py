@@ -15,7 +15,9 @@ from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
 from onehop.formats.mpt import MPT
+from onehop.formats.opt import OPT
 from onehop.formats.t5 import MT5, T5
+from onehop.formats.xglm import XGLM
 
 _ALL = (
     LLAMA,
@@ -25,8 +27,10 @@ _ALL = (
     BLOOM,
     FALCON,
     GPTJ,
+    OPT,
     MPT,
     GPT_BIGCODE,
+    XGLM,
     T5,
     MT5,
 )
