@@ -39,8 +39,16 @@ class BlockConfig(Part):
 
 
 class EmbedConfig(Part):
-    """Token embedding and the absolute positions that are added to it."""
+    """Token embedding and the absolute positions that are added to it.
 
+    With a `width` the matrix of tokens is factorised. Lan et al. 2019 (ALBERT), arXiv:1909.11942, section 3.1.
+    """
+
+    width: int | None = Field(
+        None,
+        ge=1,
+        description="width of a token's row: one map takes it to d_model, one back before the head; none: d_model",
+    )
     position: Literal["none", "learned", "sinusoidal"] = Field("none", description="absolute positions, added once")
     position_offset: int = Field(
         0, ge=0, description="added to every position; learned: rows of the table that no position takes (OPT: 2)"

@@ -1,6 +1,5 @@
 """OPT as Hugging Face folders: arXiv:2205.01068. No torch."""
 
-from onehop.base.errors import CheckpointError
 from onehop.config.model import ModelConfig
 from onehop.formats import classic, kin
 from onehop.formats.keys import Harmless, Json, Key, Keys
@@ -32,14 +31,14 @@ def write_norms(config: ModelConfig) -> Json:
 
 
 def read_width(raw: Json) -> Json:
-    """The width of the token matrix, which is that of the model or refused."""
-    width, d_model = raw.get("word_embed_proj_dim"), raw.get("hidden_size")
-    if width not in (None, d_model):
-        raise CheckpointError(
-            f"config.json: word_embed_proj_dim={width!r} cannot be honoured: tokens are embedded at the model's width "
-            f"here. Needed: {d_model!r}, as in every OPT but the one of 350M."
-        )
-    return {}
+    """The width of a token's row, which is another than the model's in the OPT of 350M."""
+    width = raw.get("word_embed_proj_dim")
+    return {"embed.width": None if width == raw.get("hidden_size") else width}
+
+
+def write_width(config: ModelConfig) -> Json:
+    """The same as a number."""
+    return {"word_embed_proj_dim": config.embed.width or config.d_model}
 
 
 def before(site: Site) -> bool:
@@ -50,6 +49,11 @@ def before(site: Site) -> bool:
 def after(site: Site) -> bool:
     """Whether the norms stand after the residual sums."""
     return not site.block.norm_in
+
+
+def projected(site: Site) -> bool:
+    """Whether a token's row has another width than the model."""
+    return site.config.embed.width is not None
 
 
 OPT = Family(
@@ -74,7 +78,7 @@ OPT = Family(
         Key("max_position_embeddings", "max_len", default=2048),
         Keys("do_layer_norm_before layer_norm_elementwise_affine _remove_final_layer_norm", read_norms, write_norms),
         Key("enable_bias", ("attention.bias", "attention.bias_out", "ffn.bias"), default=True),
-        Keys("word_embed_proj_dim", read_width, lambda config: {"word_embed_proj_dim": config.d_model}),
+        Keys("word_embed_proj_dim", read_width, write_width),
         Key("dropout", "dropout.residual", default=0.1),
         Key("attention_dropout", "dropout.attention", default=0.0),
         Key("init_std", "init_std", default=0.02),
@@ -84,6 +88,8 @@ OPT = Family(
     tensors=(
         Move(f"{_DECODER}embed_tokens.weight", "embed.tokens.weight"),
         Move(f"{_DECODER}embed_positions.weight", "embed.positions.weight"),
+        Move(f"{_DECODER}project_in.weight", "embed.widen.weight", when=projected),
+        Move(f"{_DECODER}project_out.weight", "head.narrow.weight", when=projected),
         *classic.four_maps(f"{_L}self_attn."),
         *classic.mlp(f"{_L}fc1", f"{_L}fc2"),
         *classic.pre_norms(f"{_L}self_attn_layer_norm", f"{_L}final_layer_norm"),

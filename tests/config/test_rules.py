@@ -159,6 +159,10 @@ BROKEN = [
         "embed.position=sinusoidal pairs sines and cosines: d_model=33 must be even",
     ),
     (
+        {**ENCODER, "embed": {"width": 8}},
+        "encoder.embed.width=none and embed.width=8 differ, but one embedding serves both. Give both the same.",
+    ),
+    (
         {"embed": {"position_offset": 2}},
         "embed.position_offset=2 has no effect: it needs an absolute embed.position. Leave it out (or 0).",
     ),

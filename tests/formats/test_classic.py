@@ -74,7 +74,7 @@ REFUSED = {
         {"apply_residual_connection_post_layernorm": True},
     ],
     "gptj": [{"rotary_dim": 65}, {"rotary": False}, {"scale_attn_weights": False}],
-    "opt": [{"word_embed_proj_dim": 16}],
+    "opt": [{"word_embed_proj_dim": 0}],
     "mpt": [
         {"no_bias": False}, {"norm_type": "rmsnorm"}, {"logit_scale": "inv_sqrt_d_model"}, {"attn_config": 3},
         *({"attn_config": table} for table in ({"clip_qkv": 6}, {"alibi": False}, {"qk_ln": True}, {"rope": True},
@@ -92,7 +92,12 @@ def test_what_cannot_be_honoured_is_refused_in_one_line(name, keys):
     text = str(refused.value)
     assert "\n" not in text
     *_, key = [*keys, *(keys["attn_config"] if isinstance(keys.get("attn_config"), dict) else ())]
-    told = {"rope_scaling": "unheard", "rotary_dim": "width=65", "attention_heads": "sinusoidal"}
+    told = {
+        "rope_scaling": "unheard",
+        "rotary_dim": "width=65",
+        "attention_heads": "sinusoidal",
+        "word_embed_proj_dim": "embed.width=0",
+    }
     told["parallel_attn"] = told["new_decoder_architecture"] = "parallel_attn"
     assert told.get(key, key) in text
 
@@ -108,6 +113,7 @@ def test_what_cannot_be_honoured_is_refused_in_one_line(name, keys):
         ("mpt", {"dropout": {"attention": 0.5}}, r"dropout\.attention=0\.5 must be a whole number"),
         ("gptj", {"attention": {"position": {"theta": 500.0}}}, r"attention\.position\.theta=500\.0"),
         ("xglm", {"embed": {"scale": 3.0}}, r"embed\.scale=3\.0"),
+        ("opt", {"embed": {"width": 32}}, r"embed\.width=32"),
         ("opt", {"embed": {"position_offset": 1}}, r"embed\.position_offset=1"),
     ],
 )

@@ -97,6 +97,8 @@ CASES = {
     "gptj, others": gptj(rotary_dim=2, n_inner=23, activation_function="silu", layer_norm_epsilon=0.1),
     "opt": opt(),
     "opt, norms after": opt(do_layer_norm_before=False),
+    "opt, narrow tokens, norms after": opt(word_embed_proj_dim=20, do_layer_norm_before=False),
+    "opt, narrow tokens, untied": opt(word_embed_proj_dim=20, tie_word_embeddings=False),
     "opt, no last norm, untied": opt(_remove_final_layer_norm=True, tie_word_embeddings=False),
     "opt, without biases": opt(enable_bias=False, activation_function="gelu"),
     "opt, norms without weights": opt(layer_norm_elementwise_affine=False),
