@@ -144,7 +144,8 @@ def _language_model(raw: Json) -> Json:
     return {}
 
 
-LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+# A body alone (BloomModel) is one if its head is tied; if it is not, the head will be missed among the tensors.
+LANGUAGE_MODELS = ("ForCausalLM", "ForConditionalGeneration", "Model")  # also GPT2LMHeadModel
 
 
 def nothing(anything: object) -> Json:
