@@ -37,7 +37,8 @@ def load_described(described: Described, *, dtype: torch.dtype | str | None, dev
     """The model of a Hugging Face folder whose config has been read."""
     assert described.family is not None
     with open_tensors(described.folder) as tensors:
-        found = match(described.family.tensors, described.config, tensors.entries, where=str(tensors.where))
+        table = described.family.tensors_of(tensors.entries)
+        found = match(table, described.config, tensors.entries, where=str(tensors.where))
         return fill(build(described.config, device="meta"), tensors, found, dtype=dtype, device=device)
 
 

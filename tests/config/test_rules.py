@@ -159,6 +159,22 @@ BROKEN = [
         "embed.position=sinusoidal pairs sines and cosines: d_model=33 must be even",
     ),
     (
+        {**ENCODER, "embed": {"width": 8}},
+        "encoder.embed.width=none and embed.width=8 differ, but one embedding serves both. Give both the same.",
+    ),
+    (
+        {"embed": {"position_offset": 2}},
+        "embed.position_offset=2 has no effect: it needs an absolute embed.position. Leave it out (or 0).",
+    ),
+    (
+        {"embed": {"position": "learned", "waves": "fairseq"}},
+        "embed.waves=fairseq has no effect: it needs embed.position=sinusoidal. Leave it out (or waves=interleaved).",
+    ),
+    (
+        {"d_model": 2, "attention": {"d_head": 8}, "embed": {"position": "sinusoidal", "waves": "fairseq"}},
+        "embed.waves=fairseq needs two wavelengths: d_model=2 must be at least 4. Use interleaved.",
+    ),
+    (
         {"blocks": {"a": {}, "b": {}}, "pattern": ["a"]},
         "blocks.b is not used: pattern=a never names it. Add or remove it.",
     ),
