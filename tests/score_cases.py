@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from onehop.config import AttentionConfig, T5Config
 from onehop.config import position as config
-from onehop.parts.bias import T5Bias
+from onehop.parts.bias import RoundedAlibi, T5Bias
 from onehop.parts.dropout import DropKey
 from onehop.parts.keys import Keys
 from onehop.parts.places import Places
@@ -108,6 +108,8 @@ BIASES = [kind for kind in POSITIONS.names() if scheme(kind, 4).biases]
 def make_bias(name: str, heads: int, dtype: torch.dtype) -> nn.Module | None:
     if name in ("none", "hiding"):
         return Hiding() if name == "hiding" else None
+    if name == "rounded alibi":
+        return RoundedAlibi(heads, max_exponent=7.0)  # slopes that bfloat16 rounds
     if name == "t5":  # of few buckets, whose numbers are not small
         table = T5Bias(T5Config(n_buckets=6, max_distance=5), heads, bidirectional=True).to(dtype)
         table.table.data.copy_(torch.linspace(-1, 1, 6 * heads).view(6, heads))
@@ -146,7 +148,7 @@ problems = st.builds(
     seed=st.integers(0, 99),
     sees=st.sampled_from(SIGHTS),
     layout=st.sampled_from(["run", "padded", "documents"]),
-    bias=st.sampled_from(["none", *BIASES, "hiding"]),
+    bias=st.sampled_from(["none", *BIASES, "rounded alibi", "hiding"]),
     softcap=st.sampled_from([None, 1.5]),
     sinks=st.booleans(),
     dropout=st.sampled_from([0.0, 0.4]),

@@ -65,6 +65,9 @@ CONFIGS = {
     "rope yarn": decoder(scaling=YARN),
     "rope of long wavelengths": decoder(scaling=LLAMA3),
     "learned": decoder("none", embed={"position": "learned"}),
+    "narrow tokens, positions from the third row": decoder(
+        "none", embed={"width": 6, "position": "learned", "position_offset": 2}, head={"tied": True}
+    ),
     "sinusoidal": decoder("none", embed={"position": "sinusoidal"}),
     "window": decoder(attention={"window": 3}),
     "window, alibi and sinks": decoder("alibi", attention={"window": 3, "sinks": True}),

@@ -27,7 +27,11 @@ SHORT, MIDDLE, LONG = (torch.arange(n)[None] * 7 % 13 for n in (5, 9, 20))
 
 # Every kind that a field may have, with the keys that it cannot do without.
 KINDS = {
-    "position": ["none", "rope", "alibi", {"kind": "t5", "n_buckets": 8, "max_distance": 12}],
+    "position": [
+        "none", "rope",
+        {"kind": "alibi", "max_exponent": 7.0},  # slopes that bfloat16 rounds
+        {"kind": "t5", "n_buckets": 8, "max_distance": 12},
+    ],
     "norm": ["none", {"kind": "rms", "eps": 1e-3}, {"kind": "layer", "eps": 1e-3}],
     "ffn": [
         {"kind": "plain", "d_ff": 12},
@@ -107,6 +111,8 @@ BASES = {
     ),
     "experts by bias": (base(ffn={**KINDS["ffn"][2], "balance": "bias"}), ["ffn"]),
 }  # fmt: skip
+for kind in ("learned", "sinusoidal"):
+    BASES[f"embed {kind}"] = (base(embed={"position": kind}), ["embed"])
 for kind in KINDS["position"]:
     BASES[f"position {name_of(kind)}"] = (attending(position=kind), ["attention.position"])
 for kind in KINDS["scaling"]:

@@ -122,6 +122,13 @@ class AlibiConfig(PositionConfig):
     """Minus slope · distance on every score. Press et al. 2021, arXiv:2108.12409, section 3."""
 
     kind: Literal["alibi"] = "alibi"
+    max_exponent: float = Field(8.0, gt=0, description="the flattest slope of n heads (n a power of two) is 2^-this")
+    scaled: bool = Field(
+        False, description="add the bias before the scores are scaled, as Falcon's release does: times attention.scale"
+    )
+    rounded: bool = Field(
+        False, description="slopes and slope · position in bfloat16, as in Falcon's release; then not of distance alone"
+    )
 
 
 class T5Config(PositionConfig):

@@ -5,19 +5,27 @@ from typing import Any
 from onehop.base.choices import Choices
 from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
 from onehop.config.model import ModelConfig
+from onehop.formats.bloom import BLOOM
 from onehop.formats.cohere import COHERE
+from onehop.formats.falcon import FALCON
 from onehop.formats.gemma import GEMMA
 from onehop.formats.gemma2 import GEMMA2
 from onehop.formats.gemma3 import GEMMA3
 from onehop.formats.gemma3_text import GEMMA3_TEXT
+from onehop.formats.gpt2 import GPT2
+from onehop.formats.gpt_bigcode import GPT_BIGCODE
+from onehop.formats.gpt_neox import GPT_NEOX
+from onehop.formats.gptj import GPTJ
 from onehop.formats.granite import GRANITE
 from onehop.formats.inside import Whole
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
 from onehop.formats.mistral3 import MISTRAL3
+from onehop.formats.mpt import MPT
 from onehop.formats.olmo import OLMO
 from onehop.formats.olmo2 import OLMO2
+from onehop.formats.opt import OPT
 from onehop.formats.phi3 import PHI3
 from onehop.formats.qwen2 import QWEN2
 from onehop.formats.qwen3 import QWEN3
@@ -25,10 +33,20 @@ from onehop.formats.smollm3 import SMOLLM3
 from onehop.formats.stablelm import STABLELM
 from onehop.formats.starcoder2 import STARCODER2
 from onehop.formats.t5 import MT5, T5
+from onehop.formats.xglm import XGLM
 
 _ALL = (
     LLAMA,
     MISTRAL,
+    GPT2,
+    GPT_NEOX,
+    BLOOM,
+    FALCON,
+    GPTJ,
+    OPT,
+    MPT,
+    GPT_BIGCODE,
+    XGLM,
     T5,
     MT5,
     QWEN2,
@@ -46,9 +64,8 @@ _ALL = (
     COHERE,
 )
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
-WHOLES: dict[str, Whole] = {
-    whole.name: whole for whole in (GEMMA3, MISTRAL3)
-}  # larger models of which the text is read
+# Larger models, of which the text is read.
+WHOLES: dict[str, Whole] = {whole.name: whole for whole in (GEMMA3, MISTRAL3)}
 
 
 def text_part(raw: dict[str, Any]) -> tuple[dict[str, Any], Whole | None]:

@@ -35,7 +35,7 @@ class Described:
         """The table that holds for a file with these tensor names."""
         if self.whole is not None:
             return self.whole.tensors(names)
-        return () if self.family is None else self.family.tensors
+        return () if self.family is None else self.family.tensors_of(names)
 
 
 def describe(folder: str | Path, *, parts: Iterable[str | Path] = ()) -> Described:

@@ -36,7 +36,8 @@ def load_hf(
 def load_described(described: Described, *, dtype: torch.dtype | str | None, device: torch.device | str) -> Transformer:
     """The model of a Hugging Face folder whose config has been read."""
     with open_tensors(described.folder) as tensors:
-        found = match(described.tensors(tensors.entries), described.config, tensors.entries, where=str(tensors.where))
+        table = described.tensors(tensors.entries)
+        found = match(table, described.config, tensors.entries, where=str(tensors.where))
         return fill(build(described.config, device="meta"), tensors, found, dtype=dtype, device=device)
 
 
