@@ -18,7 +18,7 @@ ATTENTION = (
     Only("alibi", (True,), "this layout has ALiBi"),
     Key("alibi_bias_max", "attention.position.max_exponent", default=8),
     Key("softmax_scale", "attention.scale", default=None),
-    Only("clip_qkv", (), "queries, keys and values would be clipped"),
+    Key("clip_qkv", "attention.clip", default=None),
     Only("prefix_lm", (False,), "a prefix would be read in both directions"),
     Only("qk_ln", (False,), "queries and keys would be normalised"),
     Key("attn_pdrop", ("dropout.attention", "dropout.residual"), default=0),

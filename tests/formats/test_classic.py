@@ -77,7 +77,7 @@ REFUSED = {
     "opt": [{"word_embed_proj_dim": 0}],
     "mpt": [
         {"no_bias": False}, {"norm_type": "rmsnorm"}, {"logit_scale": "inv_sqrt_d_model"}, {"attn_config": 3},
-        *({"attn_config": table} for table in ({"clip_qkv": 6}, {"alibi": False}, {"qk_ln": True}, {"rope": True},
+        *({"attn_config": table} for table in ({"alibi": False}, {"qk_ln": True}, {"rope": True},
                                                {"attn_type": "multiquery_attention"}, {"prefix_lm": True})),
     ],
     "gpt_bigcode": [{"activation_function": "quick_gelu"}],

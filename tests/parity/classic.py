@@ -104,6 +104,7 @@ CASES = {
     "opt, norms without weights": opt(layer_norm_elementwise_affine=False),
     "mpt, 4 heads": mpt(4),
     "mpt, 6 heads, untied": mpt(6, d_model=36, tie_word_embeddings=False, layer_norm_epsilon=0.1),
+    "mpt, clipped": mpt(4, attn_config={"clip_qkv": 0.5}),
     "mpt, 12 heads, scale": mpt(12, d_model=48, attn_config={"softmax_scale": 0.7}),
     "gpt_bigcode": bigcode(),
     "gpt_bigcode, heads of their own": bigcode(multi_query=False, n_embd=33, n_head=3, n_inner=17),
