@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import onehop
-from tests.parity import llama_kin
+from tests.parity import llama_kin, with_experts
 from tests.parity.theirs import old_style, tokens
 
-CASES = {**llama_kin.CASES}
+CASES = {**llama_kin.CASES, **with_experts.CASES}
 # Both sides run in float64, but their rotary angles and ALiBi biases are float32: 2^-24 relative at angles to 100, then
 # a few layers whose weights are spread widely.
 TOLERANCE = 2e-4

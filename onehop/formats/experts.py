@@ -1,0 +1,122 @@
+"""What families with experts have in common: rows of keys and of tensors. No torch."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from onehop.base.errors import CheckpointError
+from onehop.config.ffn import MoEConfig
+from onehop.config.model import BlockConfig, ModelConfig
+from onehop.formats import kin
+from onehop.formats.by_layer import each_layer, layer_count
+from onehop.formats.keys import ACTIVATIONS, Harmless, Json, Key, KeyRow, Keys, number, value_at
+from onehop.formats.table import STACK, Move, Row
+
+DENSE, ROUTED = "dense", "routed"
+NAMES = ("gate_proj", "up_proj", "down_proj")
+
+
+def expert_rows(theirs: str, names: tuple[str, str, str] = NAMES) -> tuple[Row, ...]:
+    """The router and the experts below `theirs`; `names` are those of an expert's gate, up and down projections."""
+    gate, up, down = (f"{theirs}.experts.{{e}}.{name}.weight" for name in names)
+    return (
+        Move(f"{theirs}.gate.weight", "layers.{i}.ffn.router.weight", when=kin.routed),
+        Move(gate, "layers.{i}.ffn.w1", STACK, when=kin.routed),
+        Move(up, "layers.{i}.ffn.w3", STACK, when=kin.routed),
+        Move(down, "layers.{i}.ffn.w2", STACK, when=kin.routed),
+    )
+
+
+@dataclass(frozen=True)
+class Balance:
+    """The weight of the loss that keeps the experts' load even; 0: no such loss."""
+
+    default: float
+    theirs: str = "router_aux_loss_coef"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.theirs,)
+
+    def read(self, raw: Json) -> Json:
+        weight = raw.get(self.theirs)
+        weight = self.default if weight is None else weight
+        if weight == 0:
+            return {"ffn.balance": "none"}
+        return {"ffn.balance": "loss", "ffn.balance_weight": number(self.theirs, weight)}
+
+    def write(self, config: ModelConfig) -> Json:
+        lost = value_at(config, "ffn.balance") == "loss"
+        return {self.theirs: value_at(config, "ffn.balance_weight") if lost else 0.0}
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """A key that has gone by another name too: files may carry either."""
+
+    key: Key
+    also: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.key.theirs, self.also)
+
+    def read(self, raw: Json) -> Json:
+        given = {name: raw[name] for name in self.names if raw.get(name) is not None}
+        if len(set(map(repr, given.values()))) > 1:
+            both = " and ".join(f"{name}={value!r}" for name, value in given.items())
+            raise CheckpointError(f"config.json: {both} are one key under two names. Remove the wrong one.")
+        return self.key.read({self.key.theirs: next(iter(given.values()), None)})
+
+    def write(self, config: ModelConfig) -> Json:
+        return self.key.write(config)
+
+
+def always(**paths: Any) -> Keys:
+    """Places that no key of theirs decides; `__` stands for a dot."""
+    values = {path.replace("__", "."): value for path, value in paths.items()}
+    return Keys("", lambda raw: dict(values))
+
+
+def heads(n_kv: int | None) -> tuple[KeyRow, ...]:
+    """The keys of attention's heads; `n_kv` is what their class takes where num_key_value_heads is absent."""
+    kv = Key("num_key_value_heads", "attention.n_kv_heads", default=None, absent=n_kv)
+    return tuple(kv if "num_key_value_heads" in row.names else row for row in kin.HEADS)
+
+
+ROUTER_OUTPUT = Harmless("output_router_logits", "whether the router's logits are returned as well")
+ACTIVATION = Key("hidden_act", "ffn.activation", default="silu", words=ACTIVATIONS)
+
+
+def count(raw: Json, key: str, default: int, *, least: int = 0) -> int:
+    """A whole number that layers are counted by."""
+    value = default if raw.get(key) is None else raw[key]
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise CheckpointError(f"config.json: {key}={value!r} should be a whole number from {least} on.")
+    return value
+
+
+def kind_of(block: BlockConfig) -> str:
+    """Whether a layer has experts."""
+    return ROUTED if isinstance(block.ffn, MoEConfig) else DENSE
+
+
+def dense_rows(d_ff: int) -> tuple[KeyRow, ...]:
+    """A layer without experts among layers with them; `d_ff` is its width where the key is absent."""
+    return (always(ffn__kind="gated"), Key("intermediate_size", "ffn.d_ff", default=d_ff), ACTIVATION)
+
+
+def by_step(raw: Json, n_experts: int) -> list[str]:
+    """Every so many layers one has experts, but for those that are listed; `n_experts` where the key is absent."""
+    step = count(raw, "decoder_sparse_step", 1, least=1)
+    given = raw.get("num_experts", raw.get("num_local_experts"))
+    n = count({"num_experts": given}, "num_experts", n_experts)
+    dense = raw.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or not all(isinstance(i, int) for i in dense):
+        raise CheckpointError(f"config.json: mlp_only_layers={dense!r} should be a list of layer numbers.")
+    return [ROUTED if i not in dense and n > 0 and (i + 1) % step == 0 else DENSE for i in range(layer_count(raw))]
+
+
+def says_step(config: ModelConfig) -> Json:
+    """Which layers have no experts, one by one."""
+    dense = [i for i, kind in enumerate(each_layer(config, kind_of)) if kind == DENSE]
+    return {"decoder_sparse_step": 1, "mlp_only_layers": dense}

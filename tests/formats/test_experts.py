@@ -1,0 +1,54 @@
+"""Keys of families with experts: which layers have them, names old and new, refusals."""
+
+import pytest
+
+from onehop.base.errors import CheckpointError
+from onehop.config.ffn import MoEConfig
+from onehop.formats import read_config, write_config
+
+QWEN3 = {
+    "model_type": "qwen3_moe", "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 6, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 48, "num_experts": 6, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20,
+}  # fmt: skip
+
+
+def with_experts(**keys):
+    return [isinstance(block.ffn, MoEConfig) for block in read_config({**QWEN3, **keys}).layers()]
+
+
+def test_every_so_many_layers_have_experts_but_for_those_that_are_listed():
+    assert with_experts() == [True] * 6
+    assert with_experts(decoder_sparse_step=2) == [False, True] * 3
+    assert with_experts(decoder_sparse_step=3, mlp_only_layers=[2]) == [False] * 5 + [True]
+    assert with_experts(mlp_only_layers=[0, 5]) == [False, True, True, True, True, False]
+    assert with_experts(num_experts=0) == [False] * 6
+
+
+def test_a_key_is_read_under_either_of_its_names():
+    new = {key: value for key, value in QWEN3.items() if key != "num_experts"} | {"num_local_experts": 6}
+    assert read_config(new) == read_config(QWEN3) == read_config({**QWEN3, "num_local_experts": 6})
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"num_local_experts": 5}, "num_experts=6 and num_local_experts=5 are one key under two names"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step=0 should be a whole number from 1 on"),
+        ({"num_experts": "many"}, "num_experts='many' should be a whole number"),
+        ({"mlp_only_layers": 3}, "mlp_only_layers=3 should be a list"),
+        ({"router_aux_loss_coef": "much"}, "router_aux_loss_coef='much' should be a number above 0"),
+        ({"num_experts_per_tok": 7}, "n_active=7 is more than n_experts=6"),
+        ({"num_shared_experts": 1}, "num_shared_experts=1 is unknown"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(keys, text):
+    with pytest.raises(CheckpointError, match=text):
+        read_config({**QWEN3, **keys})
+
+
+def test_the_weight_of_the_balance_survives_and_none_is_none():
+    for weight in (0.0, 0.25):
+        config = read_config({**QWEN3, "router_aux_loss_coef": weight})
+        assert write_config(config)["router_aux_loss_coef"] == weight
+        assert config.blocks[0].ffn.balance == ("loss" if weight else "none")

@@ -1,0 +1,22 @@
+"""What families with experts take for keys that a file leaves out is what transformers' classes take."""
+
+import pytest
+
+from onehop.formats import read_config
+
+transformers = pytest.importorskip("transformers")
+
+FEW = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 16}
+NEEDED = {
+    "mixtral": {"intermediate_size": 48},
+    "qwen3_moe": {},
+}
+
+
+@pytest.mark.parametrize("model_type", NEEDED)
+@pytest.mark.parametrize("own", [{}, {"num_key_value_heads": 4}], ids=["few keys", "and kv heads"])
+def test_an_absent_key_means_what_it_means_there(model_type, own):
+    few = {**FEW, **NEEDED[model_type], **own}
+    whole = transformers.AutoConfig.for_model(model_type, **few).to_dict()
+    assert len(whole) > 2 * len(few)
+    assert read_config({"model_type": model_type, **few}) == read_config(whole)

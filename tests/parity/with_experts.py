@@ -1,0 +1,26 @@
+"""Families with experts."""
+
+from tests.parity.theirs import Case
+
+MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
+QWEN3 = {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+CASES = {
+    "mixtral": Case("mixtral", MIXTRAL),
+    "mixtral, window, top 1, odd heads": Case(
+        "mixtral", {**MIXTRAL, "sliding_window": 5, "num_experts_per_tok": 1, "head_dim": 10, "num_key_value_heads": 1}
+    ),
+    "mixtral, top 3 of 5, tied, relu, no balance": Case(
+        "mixtral",
+        {"num_local_experts": 5, "num_experts_per_tok": 3, "tie_word_embeddings": True, "hidden_act": "relu",
+         "router_aux_loss_coef": 0.0, "rms_norm_eps": 1e-3},
+    ),
+    "qwen3 with experts": Case("qwen3_moe", QWEN3),
+    "qwen3 with experts, renormalised, one dense layer": Case(
+        "qwen3_moe", {**QWEN3, "norm_topk_prob": True, "mlp_only_layers": [1], "num_experts_per_tok": 3}
+    ),
+    "qwen3 with experts in every other layer, window, biases": Case(
+        "qwen3_moe",
+        {**QWEN3, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 6, "attention_bias": True,
+         "num_hidden_layers": 4, "mlp_only_layers": [3], "num_key_value_heads": 1, "tie_word_embeddings": True},
+    ),
+}  # fmt: skip
