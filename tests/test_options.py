@@ -106,6 +106,7 @@ BASES = {
         base(norm="layer", final_norm="layer", embed={"norm": "layer"}), ["norm", "final_norm", "embed.norm"],
     ),
     "experts by bias": (base(ffn={**KINDS["ffn"][2], "balance": "bias"}), ["ffn"]),
+    "a shared expert": (base(ffn={**KINDS["ffn"][2], "d_ff_shared": 4}), ["ffn"]),
 }  # fmt: skip
 for kind in KINDS["position"]:
     BASES[f"position {name_of(kind)}"] = (attending(position=kind), ["attention.position"])

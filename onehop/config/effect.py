@@ -26,6 +26,7 @@ class Listens:
 LISTENS: list[Listens] = [
     Listens(MoEConfig, "balance_weight", lambda ffn: ffn.balance == "loss", "balance=loss"),
     Listens(MoEConfig, "balance_rate", lambda ffn: ffn.balance == "bias", "balance=bias"),
+    Listens(MoEConfig, "shared_gate", lambda ffn: ffn.d_ff_shared is not None, "d_ff_shared"),
     Listens(RMSNormConfig, "offset", lambda norm: norm.affine, "affine=true"),
     Listens(LayerNormConfig, "offset", lambda norm: norm.affine, "affine=true"),
     Listens(LayerNormConfig, "bias", lambda norm: norm.affine, "affine=true"),

@@ -50,6 +50,9 @@ class MoEConfig(FFNConfig):
     d_ff_shared: int | None = Field(
         None, ge=1, description="inner width of the expert that every token visits; none: no such"
     )
+    shared_gate: bool = Field(
+        False, description="multiply the shared expert's output by sigmoid(w·x), as Qwen1.5-MoE does"
+    )
     balance: Literal["loss", "bias", "none"] = Field(
         "loss", description="Switch's auxiliary loss; DeepSeek-V3's bias on the choice, moved after each step; nothing"
     )

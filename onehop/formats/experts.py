@@ -9,7 +9,7 @@ from onehop.config.model import BlockConfig, ModelConfig
 from onehop.formats import kin
 from onehop.formats.by_layer import each_layer, layer_count
 from onehop.formats.keys import ACTIVATIONS, Harmless, Json, Key, KeyRow, Keys, number, value_at
-from onehop.formats.table import STACK, Move, Row
+from onehop.formats.table import STACK, Move, Row, Site
 
 DENSE, ROUTED = "dense", "routed"
 NAMES = ("gate_proj", "up_proj", "down_proj")
@@ -24,6 +24,20 @@ def expert_rows(theirs: str, names: tuple[str, str, str] = NAMES) -> tuple[Row, 
         Move(up, "layers.{i}.ffn.w3", STACK, when=kin.routed),
         Move(down, "layers.{i}.ffn.w2", STACK, when=kin.routed),
     )
+
+
+def shared_rows(theirs: str) -> tuple[Row, ...]:
+    """The expert that every token visits."""
+    return tuple(
+        Move(f"{theirs}.{name}.weight", f"layers.{{i}}.ffn.shared.{ours}.weight", when=has_shared)
+        for name, ours in zip(NAMES, ("w1", "w3", "w2"), strict=True)
+    )
+
+
+def has_shared(site: Site) -> bool:
+    """Whether this layer has an expert that every token visits."""
+    ffn = site.block.ffn
+    return isinstance(ffn, MoEConfig) and ffn.d_ff_shared is not None
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,14 @@ from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
 from onehop.formats.mixtral import MIXTRAL
+from onehop.formats.qwen2_moe import QWEN2_MOE
 from onehop.formats.qwen3_moe import QWEN3_MOE
 
 _ALL = (
     LLAMA,
     MISTRAL,
     MIXTRAL,
+    QWEN2_MOE,
     QWEN3_MOE,
 )
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})

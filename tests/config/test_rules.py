@@ -135,6 +135,10 @@ BROKEN = [
     ({"norm_in": False}, "norm.kind=rms is used nowhere: norm_in=false and norm_out=none. Use norm=none."),
     ({"ffn": {**MOE, "n_active": 5}}, "ffn.n_active=5 is more than n_experts=4. Use at most 4."),
     (
+        {"ffn": {**MOE, "shared_gate": True}},
+        "ffn.shared_gate=True has no effect: it needs d_ff_shared. Leave it out (or shared_gate=False).",
+    ),
+    (
         {"ffn": {**MOE, "balance_rate": 0.01}},
         "ffn.balance_rate=0.01 has no effect: it needs balance=bias. Leave it out (or balance_rate=0.001).",
     ),

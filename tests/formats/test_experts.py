@@ -52,3 +52,19 @@ def test_the_weight_of_the_balance_survives_and_none_is_none():
         config = read_config({**QWEN3, "router_aux_loss_coef": weight})
         assert write_config(config)["router_aux_loss_coef"] == weight
         assert config.blocks[0].ffn.balance == ("loss" if weight else "none")
+
+
+def windows(**keys):
+    few = {"model_type": "qwen2_moe", "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 4}
+    config = read_config({**few, "num_attention_heads": 16, "sliding_window": 9, **keys})
+    return [block.attention.window for block in config.layers()]
+
+
+def test_layers_with_windows_and_layers_with_experts_are_counted_apart():
+    assert windows() == [None] * 4
+    assert windows(use_sliding_window=True) == [9, None, 9, None]
+    assert windows(use_sliding_window=True, max_window_layers=2) == [9, None, None, None]
+    types = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    assert windows(use_sliding_window=True, layer_types=types, decoder_sparse_step=2) == [None, 9, 9, None]
+    with pytest.raises(CheckpointError, match=r"use_sliding_window is false\. Set it to true, or remove layer"):
+        windows(layer_types=types)

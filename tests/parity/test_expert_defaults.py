@@ -9,6 +9,7 @@ transformers = pytest.importorskip("transformers")
 FEW = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 16}
 NEEDED = {
     "mixtral": {"intermediate_size": 48},
+    "qwen2_moe": {},
     "qwen3_moe": {},
 }
 

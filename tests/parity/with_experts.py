@@ -4,6 +4,7 @@ from tests.parity.theirs import Case
 
 MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
 QWEN3 = {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+QWEN2 = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 28}
 CASES = {
     "mixtral": Case("mixtral", MIXTRAL),
     "mixtral, window, top 1, odd heads": Case(
@@ -22,5 +23,16 @@ CASES = {
         "qwen3_moe",
         {**QWEN3, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 6, "attention_bias": True,
          "num_hidden_layers": 4, "mlp_only_layers": [3], "num_key_value_heads": 1, "tie_word_embeddings": True},
+    ),
+    "qwen2 with experts": Case("qwen2_moe", QWEN2),
+    "qwen2 with experts, every other layer with a window, one dense": Case(
+        "qwen2_moe",
+        {**QWEN2, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 3, "num_hidden_layers": 5,
+         "mlp_only_layers": [2, 3], "norm_topk_prob": True, "num_experts_per_tok": 3},
+    ),
+    "qwen2 with experts, without biases, top 1, tied": Case(
+        "qwen2_moe",
+        {**QWEN2, "qkv_bias": False, "num_experts_per_tok": 1, "tie_word_embeddings": True, "num_key_value_heads": 1,
+         "decoder_sparse_step": 2, "hidden_act": "gelu"},
     ),
 }  # fmt: skip

@@ -42,6 +42,8 @@ def _token_by_token(moe, x):
         )
         weights = scores[chosen] / (scores[chosen].sum() if cfg.renormalise else 1.0) * cfg.routed_scale
         y = torch.zeros_like(token) if moe.shared is None else moe.shared(token)[0]
+        if moe.shared_gate is not None:
+            y = y * (moe.shared_gate.weight[0] @ token).sigmoid()
         for e, weight in zip(chosen.tolist(), weights):
             h = F.linear(token, moe.w1[e], None if moe.b1 is None else moe.b1[e])
             h = ACTIVATIONS.get(cfg.activation)(h)
@@ -82,6 +84,7 @@ def test_four_experts_of_known_output_solved_by_hand(renormalise, want):
         {},
         {"gate": "sigmoid", "balance": "bias", "routed_scale": 2.5, "d_ff_shared": 6},
         {"renormalise": False, "n_active": 5, "activation": "relu2"},
+        {"d_ff_shared": 6, "shared_gate": True},
         {"n_active": 1, "balance": "none"},
     ],
 )
