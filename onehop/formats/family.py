@@ -9,6 +9,7 @@ from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
 from onehop.formats.mixtral import MIXTRAL
+from onehop.formats.olmoe import OLMOE
 from onehop.formats.qwen2_moe import QWEN2_MOE
 from onehop.formats.qwen3_moe import QWEN3_MOE
 
@@ -16,6 +17,7 @@ _ALL = (
     LLAMA,
     MISTRAL,
     MIXTRAL,
+    OLMOE,
     QWEN2_MOE,
     QWEN3_MOE,
 )

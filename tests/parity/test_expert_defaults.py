@@ -3,12 +3,12 @@
 import pytest
 
 from onehop.formats import read_config
-
-transformers = pytest.importorskip("transformers")
+from tests.parity.theirs import transformers
 
 FEW = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 16}
 NEEDED = {
     "mixtral": {"intermediate_size": 48},
+    "olmoe": {"intermediate_size": 48},
     "qwen2_moe": {},
     "qwen3_moe": {},
 }

@@ -35,4 +35,10 @@ CASES = {
         {**QWEN2, "qkv_bias": False, "num_experts_per_tok": 1, "tie_word_embeddings": True, "num_key_value_heads": 1,
          "decoder_sparse_step": 2, "hidden_act": "gelu"},
     ),
+    "olmoe": Case("olmoe", {"num_experts": 6, "num_experts_per_tok": 3}),
+    "olmoe, renormalised, top 1, biases, tied": Case(
+        "olmoe",
+        {"num_experts": 3, "num_experts_per_tok": 1, "norm_topk_prob": True, "attention_bias": True,
+         "tie_word_embeddings": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-3},
+    ),
 }  # fmt: skip
