@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from onehop.config.ffn import GatedConfig, MoEConfig, PlainConfig
-from onehop.parts.activation import ACTIVATIONS
+from onehop.config.ffn import GateConfig, GatedConfig, MoEConfig, PlainConfig
+from onehop.parts.activation import activation, gate
 from onehop.parts.constant import fresh_normal
 from onehop.parts.dense import GatedFFN, PlainFFN
 from onehop.parts.grouped import Groups, grouped_linear
@@ -34,7 +34,7 @@ class MoE(nn.Module):
         self.b1 = nn.Parameter(torch.empty(e, f)) if cfg.bias else None
         self.b3 = nn.Parameter(torch.empty(e, f)) if cfg.bias and gated else None
         self.b2 = nn.Parameter(torch.empty(e, d_model)) if cfg.bias else None
-        self.act = ACTIVATIONS.get(cfg.activation)
+        self.act, self.gate = activation(cfg), gate(cfg)
         self.shared = None if cfg.d_ff_shared is None else _shared(d_model, cfg.d_ff_shared, cfg)
         self.shared_gate = Linear(d_model, 1) if cfg.shared_gate else None
         self.reset_parameters()
@@ -64,9 +64,8 @@ class MoE(nn.Module):
 
     def experts(self, x: Tensor, ends: Tensor) -> Tensor:
         """Each expert on its run of rows: (M, C) -> (M, C)."""
-        h = self.act(grouped_linear(x, self.w1, ends, self.b1))  # (M, F)
-        if self.w3 is not None:
-            h = h * grouped_linear(x, self.w3, ends, self.b3)  # (M, F)
+        h = grouped_linear(x, self.w1, ends, self.b1)  # (M, F)
+        h = self.act(h) if self.w3 is None else self.gate(h, grouped_linear(x, self.w3, ends, self.b3))  # (M, F)
         return grouped_linear(h, self.w2, ends, self.b2)  # (M, C)
 
     def update_bias(self, load: Tensor) -> None:
@@ -75,6 +74,10 @@ class MoE(nn.Module):
 
 
 def _shared(d_model: int, d_ff: int, cfg: MoEConfig) -> nn.Module:
-    if cfg.expert == "gated":
-        return GatedFFN(d_model, GatedConfig(d_ff=d_ff, activation=cfg.activation, bias=cfg.bias))
-    return PlainFFN(d_model, PlainConfig(d_ff=d_ff, activation=cfg.activation, bias=cfg.bias))
+    """One expert of width `d_ff`, otherwise of the routed experts' form."""
+    if cfg.expert == "plain":
+        shared = PlainFFN(d_model, PlainConfig(d_ff=d_ff, activation=cfg.activation, bias=cfg.bias))
+        shared.act = activation(cfg)
+        return shared
+    same = {field: getattr(cfg, field) for field in ("activation", "bias", *GateConfig.model_fields) if field != "kind"}
+    return GatedFFN(d_model, GatedConfig(d_ff=d_ff, **same))

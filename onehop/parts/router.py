@@ -88,6 +88,7 @@ class Router(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.weight = nn.Parameter(torch.empty(cfg.n_experts, d_model))
+        self.bias = nn.Parameter(torch.zeros(cfg.n_experts)) if cfg.router_bias else None
         self.loss_weights = {
             "balance_weight": cfg.balance_weight if cfg.balance == "loss" else 0.0,
             "z_weight": cfg.z_weight,
@@ -99,6 +100,8 @@ class Router(nn.Module):
     def reset_parameters(self) -> None:
         """Fresh weights, and no preference."""
         fresh_normal(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
         self.fill_buffers()
 
     def fill_buffers(self) -> None:
@@ -109,7 +112,8 @@ class Router(nn.Module):
     def forward(self, x: Tensor, *, real: Tensor | None = None) -> Routing:
         exact = torch.float64 if x.dtype == torch.float64 else torch.float32
         with torch.autocast(x.device.type, enabled=False):
-            logits = F.linear(x.to(exact), self.weight.to(exact))  # (B, T, E)
+            bias = None if self.bias is None else self.bias.to(exact)
+            logits = F.linear(x.to(exact), self.weight.to(exact), bias)  # (B, T, E)
         scores = self.score(logits)  # (B, T, E)
         if self.choice_bias is None:
             weights, indices = scores.topk(self.cfg.n_active)  # (B, T, k) twice

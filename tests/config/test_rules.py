@@ -135,6 +135,18 @@ BROKEN = [
     ({"norm_in": False}, "norm.kind=rms is used nowhere: norm_in=false and norm_out=none. Use norm=none."),
     ({"ffn": {**MOE, "n_active": 5}}, "ffn.n_active=5 is more than n_experts=4. Use at most 4."),
     (
+        {"ffn": {**MOE, "activation": "relu", "swish_gain": 1.702}},
+        "ffn.swish_gain=1.702 has no effect: it needs activation=silu. Leave it out (or swish_gain=1.0).",
+    ),
+    (
+        {"ffn": {**MOE, "expert": "plain", "clamp": 7.0}},
+        "ffn.clamp=7.0 has no effect: it needs expert=gated. Leave it out.",
+    ),
+    (
+        {"ffn": {**MOE, "expert": "plain", "up_offset": 1.0}},
+        "ffn.up_offset=1.0 has no effect: it needs expert=gated. Leave it out (or up_offset=0.0).",
+    ),
+    (
         {"ffn": {**MOE, "shared_gate": True}},
         "ffn.shared_gate=True has no effect: it needs d_ff_shared. Leave it out (or shared_gate=False).",
     ),
