@@ -5,6 +5,7 @@ from typing import Any
 from onehop.base.choices import Choices
 from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
 from onehop.config.model import ModelConfig
+from onehop.formats.gpt_oss import GPT_OSS
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
@@ -18,6 +19,7 @@ _ALL = (
     MISTRAL,
     MIXTRAL,
     OLMOE,
+    GPT_OSS,
     QWEN2_MOE,
     QWEN3_MOE,
 )

@@ -43,6 +43,8 @@ class Op:
 
 SAME = Op("same")
 TRANSPOSE = Op("transpose")
+ALTERNATING = Op("alternating")  # two of ours in the last dim of one of theirs, number by number in turn
+ALTERNATING_COLUMNS = Op("alternating_columns")  # likewise, of matrices that are stored (d_in, d_out)
 STACK = Op("stack")  # many of theirs, one for each expert, are one of ours
 
 

@@ -68,3 +68,18 @@ def test_layers_with_windows_and_layers_with_experts_are_counted_apart():
     assert windows(use_sliding_window=True, layer_types=types, decoder_sparse_step=2) == [None, 9, 9, None]
     with pytest.raises(CheckpointError, match=r"use_sliding_window is false\. Set it to true, or remove layer"):
         windows(layer_types=types)
+
+
+def test_without_a_word_about_scaling_the_default_of_the_class_is_meant():
+    few = {"model_type": "gpt_oss", "vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 2}
+    few |= {"num_attention_heads": 16, "intermediate_size": 48}
+    bare = read_config(few).blocks[0].attention.position
+    assert (bare.theta, bare.scaling.kind, bare.scaling.factor, bare.scaling.truncate) == (
+        150000.0,
+        "yarn",
+        32.0,
+        False,
+    )
+    assert read_config({**few, "rope_theta": 5e4}).blocks[0].attention.position.scaling == bare.scaling
+    for plain in ({"rope_parameters": {"rope_type": "default"}}, {"rope_scaling": {"rope_type": "default"}}):
+        assert read_config({**few, **plain}).blocks[0].attention.position.scaling is None

@@ -7,6 +7,7 @@ from tests.parity.theirs import transformers
 
 FEW = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 16}
 NEEDED = {
+    "gpt_oss": {"intermediate_size": 48},
     "mixtral": {"intermediate_size": 48},
     "olmoe": {"intermediate_size": 48},
     "qwen2_moe": {},

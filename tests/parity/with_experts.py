@@ -5,6 +5,7 @@ from tests.parity.theirs import Case
 MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
 QWEN3 = {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 QWEN2 = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 28}
+GPT_OSS = {"head_dim": 8, "num_local_experts": 5, "num_experts_per_tok": 2}
 CASES = {
     "mixtral": Case("mixtral", MIXTRAL),
     "mixtral, window, top 1, odd heads": Case(
@@ -40,5 +41,19 @@ CASES = {
         "olmoe",
         {"num_experts": 3, "num_experts_per_tok": 1, "norm_topk_prob": True, "attention_bias": True,
          "tie_word_embeddings": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-3},
+    ),
+    "gpt-oss": Case("gpt_oss", {**GPT_OSS, "sliding_window": 6}),
+    "gpt-oss, top 1, tight clamp, another scaling, tied": Case(
+        "gpt_oss",
+        {**GPT_OSS, "num_experts_per_tok": 1, "sliding_window": 5, "layer_types": ["full_attention"] * 3,
+         "rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 5e4}, "swiglu_limit": 0.5,
+         "swiglu_alpha": 1.1, "tie_word_embeddings": True, "num_key_value_heads": 1},
+    ),
+    "gpt-oss, no biases in attention, top 3, odd heads, windows twice as often": Case(
+        "gpt_oss",
+        {**GPT_OSS, "attention_bias": False, "num_experts_per_tok": 3, "head_dim": 10, "sliding_window": 9,
+         "num_hidden_layers": 4, "layer_types": ["sliding_attention", "sliding_attention", "full_attention",
+         "full_attention"], "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 8.0,
+         "original_max_position_embeddings": 16, "rope_theta": 1e4, "truncate": False}},
     ),
 }  # fmt: skip

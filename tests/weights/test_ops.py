@@ -10,11 +10,12 @@ from tests.small_models import decoder
 
 SIZES = {"rows": (8, 4, 4), "columns": (2, 1, 2), "grouped_qkv": (2, 2, 2), "turned": (2, 8, 6)}
 MANY = {"stack": 3}
+SHAPES = {"alternating": (3, 10), "alternating_columns": (3, 5, 10)}
 
 
 @pytest.mark.parametrize("name", OPS.names())
 def test_what_was_loaded_saves_as_it_was(name):
-    theirs = [torch.randn(16, 5) for _ in range(MANY.get(name, 1))]
+    theirs = [torch.randn(*SHAPES.get(name, (16, 5))) for _ in range(MANY.get(name, 1))]
     ours = OPS.get(name).load(theirs, SIZES.get(name, ()))
     again = OPS.get(name).save(ours, SIZES.get(name, ()))
     assert all(torch.equal(a, b) for a, b in zip(again, theirs, strict=True))
@@ -41,6 +42,13 @@ def test_neighbours_become_halves_head_by_head():
     """2 heads of width 8, of which the first 6 dims turn: pairs (0, 1), (2, 3), (4, 5)."""
     (w,) = OPS.get("turned").load([torch.arange(16)], (2, 8, 6))
     assert w.tolist() == [0, 2, 4, 1, 3, 5, 6, 7, 8, 10, 12, 9, 11, 13, 14, 15]
+
+
+def test_two_alternate_in_the_last_dim():
+    a, b = OPS.get("alternating").load([torch.arange(6)], ())
+    assert (a.tolist(), b.tolist()) == ([0, 2, 4], [1, 3, 5])
+    a, b = OPS.get("alternating_columns").load([torch.arange(8).view(2, 4)], ())
+    assert (a.tolist(), b.tolist()) == ([[0, 4], [2, 6]], [[1, 5], [3, 7]])
 
 
 def test_columns_are_side_by_side():
