@@ -29,6 +29,7 @@ LISTENS: list[Listens] = [
     Listens(GateConfig, "swish_gain", lambda ffn: ffn.activation == "silu", "activation=silu"),
     Listens(MoEConfig, "clamp", lambda ffn: ffn.expert == "gated", "expert=gated"),
     Listens(MoEConfig, "up_offset", lambda ffn: ffn.expert == "gated", "expert=gated"),
+    Listens(MoEConfig, "group_score", lambda ffn: ffn.n_groups > 1, "n_groups above 1"),
     Listens(MoEConfig, "shared_gate", lambda ffn: ffn.d_ff_shared is not None, "d_ff_shared"),
     Listens(RMSNormConfig, "offset", lambda norm: norm.affine, "affine=true"),
     Listens(LayerNormConfig, "offset", lambda norm: norm.affine, "affine=true"),

@@ -60,6 +60,11 @@ class MoEConfig(GateConfig):
     bias: bool = Field(False, description="biases inside the experts")
     gate: Literal["softmax", "sigmoid"] = Field("softmax", description="how router logits become weights")
     router_bias: bool = Field(False, description="bias on the router's logits")
+    n_groups: int = Field(1, ge=1, description="groups that the experts stand in, as many in each")
+    n_active_groups: int = Field(1, ge=1, description="groups that a token may choose its experts from")
+    group_score: Literal["best", "best two"] = Field(
+        "best", description="what a group is chosen by: its best expert's score, or its best two experts' sum"
+    )
     renormalise: bool = Field(True, description="divide the chosen weights by their sum")
     routed_scale: float = Field(1.0, gt=0, description="multiplies the routed experts' sum")
     d_ff_shared: int | None = Field(
