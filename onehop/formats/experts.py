@@ -1,5 +1,6 @@
 """What families with experts have in common: rows of keys and of tensors. No torch."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +108,48 @@ def count(raw: Json, key: str, default: int, *, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise CheckpointError(f"config.json: {key}={value!r} should be a whole number from {least} on.")
     return value
+
+
+def first_dense(default: int) -> tuple[Callable[[Json], list[str]], Callable[[ModelConfig], Json]]:
+    """So many first layers have no experts: how `first_k_dense_replace` is read, and written."""
+
+    def kinds(raw: Json) -> list[str]:
+        n, k = layer_count(raw), count(raw, "first_k_dense_replace", default)
+        return [DENSE if i < k else ROUTED for i in range(n)]
+
+    def says(config: ModelConfig) -> Json:
+        found = each_layer(config, kind_of)
+        return {"first_k_dense_replace": found.index(ROUTED) if ROUTED in found else len(found)}
+
+    return kinds, says
+
+
+def groups(raw: Json, n: int, active: int) -> Json:
+    """The groups that experts stand in and those that a token chooses from; nothing where it may choose from all."""
+    found = count(raw, "n_group", n, least=1), count(raw, "topk_group", active, least=1)
+    return {"ffn.n_groups": found[0], "ffn.n_active_groups": found[1]} if found[1] < found[0] else {}
+
+
+def says_groups(config: ModelConfig) -> Json:
+    """The same, of the first layer with experts."""
+    ffn: Any = next(config.layers()).ffn
+    return {"n_group": ffn.n_groups, "topk_group": ffn.n_active_groups}
+
+
+def _shared_width(raw: Json, d_ff: int, n_shared: int) -> Json:
+    width = count(raw, "moe_intermediate_size", d_ff, least=1)
+    return {"ffn.d_ff": width, "ffn.d_ff_shared": width * count(raw, "n_shared_experts", n_shared, least=1)}
+
+
+def _says_shared_width(config: ModelConfig) -> Json:
+    ffn: Any = next(config.layers()).ffn
+    return {"moe_intermediate_size": ffn.d_ff, "n_shared_experts": (ffn.d_ff_shared or 0) // ffn.d_ff}
+
+
+def shared_width(d_ff: int, n_shared: int) -> Keys:
+    """The width of one expert, and the shared expert's as a multiple of it."""
+    keys = "moe_intermediate_size n_shared_experts"
+    return Keys(keys, lambda raw: _shared_width(raw, d_ff, n_shared), _says_shared_width)
 
 
 def kind_of(block: BlockConfig) -> str:

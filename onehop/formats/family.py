@@ -5,6 +5,8 @@ from typing import Any
 from onehop.base.choices import Choices
 from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
 from onehop.config.model import ModelConfig
+from onehop.formats.deepseek_v2 import DEEPSEEK_V2
+from onehop.formats.deepseek_v3 import DEEPSEEK_V3
 from onehop.formats.gpt_oss import GPT_OSS
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
@@ -20,6 +22,8 @@ _ALL = (
     MIXTRAL,
     OLMOE,
     GPT_OSS,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
     QWEN2_MOE,
     QWEN3_MOE,
 )

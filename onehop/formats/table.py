@@ -77,6 +77,11 @@ def turned(n_heads: Callable[[Site], int]) -> Op:
     return Op("turned", sizes)
 
 
+def turned_last(sizes: Callable[[Site], tuple[int, ...]]) -> Op:
+    """As `turned`, of heads whose last dims turn; `sizes`: heads, their width, and how much of it turns."""
+    return Op("turned_last", sizes)
+
+
 def always(site: Site) -> bool:
     """For a row without a condition."""
     return True
@@ -112,9 +117,19 @@ class Drop:
     theirs: str
     reason: str
 
-    def fits(self, name: str) -> bool:
-        """Whether `name` is such a leftover."""
+    def fits(self, name: str, config: ModelConfig) -> bool:
+        """Whether `name` is such a leftover in a file of a model of `config`."""
         return re.fullmatch(re.escape(self.theirs).replace(r"\{i\}", r"\d+"), name) is not None
+
+
+@dataclass(frozen=True)
+class Beyond(Drop):
+    """What stands in layers that the model does not have; {i} stands for their numbers."""
+
+    def fits(self, name: str, config: ModelConfig) -> bool:
+        start, end = (re.escape(part) for part in self.theirs.split("{i}"))
+        layer = re.match(rf"{start}(\d+){end}", name)
+        return layer is not None and int(layer.group(1)) >= config.n_layers
 
 
 Row = Move | Twin | Drop
@@ -160,7 +175,7 @@ def match(table: Sequence[Row], config: ModelConfig, found: Iterable[str], *, wh
     twins = tuple((r.theirs, r.of) for r in table if isinstance(r, Twin) and r.theirs in names and r.when(whole))
     spare = names - needed - {name for name, _ in twins}
     drops = [row for row in table if isinstance(row, Drop)]
-    dropped = {name: row.reason for name in sorted(spare) for row in drops if row.fits(name)}
+    dropped = {name: row.reason for name in sorted(spare) for row in drops if row.fits(name, config)}
     absent, unclaimed = needed - names, spare - dropped.keys()
     if absent or unclaimed:
         raise CheckpointError.names(absent=absent, unclaimed=unclaimed, where=where)

@@ -130,6 +130,16 @@ class Turned:
         return torch.cat([order(turning).flatten(1, 2), still], dim=1).flatten(0, 1)
 
 
+class TurnedLast(Turned):
+    """As `Turned`, of heads whose last `width` dims are the rotary pairs."""
+
+    @staticmethod
+    def _reorder(w: Tensor, sizes: Sizes, order: Callable[[Tensor], Tensor]) -> Tensor:
+        heads, d_head, width = sizes
+        still, turning = w.unflatten(0, (heads, d_head)).split([d_head - width, width], dim=1)
+        return torch.cat([still, order(turning).flatten(1, 2)], dim=1).flatten(0, 1)
+
+
 OPS: Choices[Operation] = Choices(
     "weight operation",
     {
@@ -142,5 +152,6 @@ OPS: Choices[Operation] = Choices(
         "stack": Stack(),
         "grouped_qkv": GroupedQKV(),
         "turned": Turned(),
+        "turned_last": TurnedLast(),
     },
 )

@@ -146,6 +146,23 @@ BROKEN = [
         {"ffn": {**MOE, "expert": "plain", "up_offset": 1.0}},
         "ffn.up_offset=1.0 has no effect: it needs expert=gated. Leave it out (or up_offset=0.0).",
     ),
+    ({"ffn": {**MOE, "n_groups": 3}}, "ffn.n_groups=3 must divide n_experts=4. Use a divisor of it."),
+    (
+        {"ffn": {**MOE, "n_groups": 2, "n_active_groups": 2}},
+        "ffn.n_active_groups=2 excludes none of n_groups=2. Use fewer, or leave both out.",
+    ),
+    (
+        {"ffn": {**MOE, "n_groups": 2, "n_active": 3}},
+        "ffn.n_active=3 experts do not fit into n_active_groups=1 of 2. Use n_active<=2, or more groups.",
+    ),
+    (
+        {"ffn": {**MOE, "n_groups": 4, "n_active_groups": 2, "group_score": "best two"}},
+        "ffn.group_score='best two' needs groups of 2 experts or more, not of 1. Use best.",
+    ),
+    (
+        {"ffn": {**MOE, "group_score": "best two"}},
+        "ffn.group_score=best two has no effect: it needs n_groups above 1. Leave it out (or group_score=best).",
+    ),
     (
         {"ffn": {**MOE, "shared_gate": True}},
         "ffn.shared_gate=True has no effect: it needs d_ff_shared. Leave it out (or shared_gate=False).",

@@ -43,7 +43,8 @@ class Case:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             config = transformers.AutoConfig.for_model(self.model_type, **{**(BASE if self.base else {}), **self.keys})
-            model = AUTO[self.kind].from_config(config, attn_implementation="eager").to(self.dtype).eval()
+            # Made in its dtype: numbers that are made in float32 and converted would differ from those of `reopen`.
+            model = AUTO[self.kind].from_config(config, dtype=self.dtype, attn_implementation="eager").eval()
         plain_experts(model)
         generator = torch.Generator().manual_seed(self.seed + 1)
         with torch.no_grad():

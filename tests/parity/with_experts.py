@@ -6,6 +6,11 @@ MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": N
 QWEN3 = {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 QWEN2 = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 28}
 GPT_OSS = {"head_dim": 8, "num_local_experts": 5, "num_experts_per_tok": 2}
+LATENT = {
+    "num_key_value_heads": 4, "q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
+    "v_head_dim": 10, "n_routed_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+}  # fmt: skip
+GROUPS = {"n_routed_experts": 12, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2}
 CASES = {
     "mixtral": Case("mixtral", MIXTRAL),
     "mixtral, window, top 1, odd heads": Case(
@@ -55,5 +60,31 @@ CASES = {
          "num_hidden_layers": 4, "layer_types": ["sliding_attention", "sliding_attention", "full_attention",
          "full_attention"], "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 8.0,
          "original_max_position_embeddings": 16, "rope_theta": 1e4, "truncate": False}},
+    ),
+    "deepseek v2": Case("deepseek_v2", {**LATENT, "first_k_dense_replace": 1}),
+    "deepseek v2, groups, queries from the input, yarn that warms the scores": Case(
+        "deepseek_v2",
+        {**LATENT, "q_lora_rank": None, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2,
+         "n_routed_experts": 12, "num_experts_per_tok": 4, "routed_scaling_factor": 1.7, "n_shared_experts": 1,
+         "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "mscale": 0.7,
+         "mscale_all_dim": 0.9, "original_max_position_embeddings": 16, "beta_fast": 8.0, "beta_slow": 2.0}},
+    ),
+    "deepseek v2, biases, odd widths, tied, another eps": Case(
+        "deepseek_v2",
+        {**LATENT, "attention_bias": True, "qk_nope_head_dim": 7, "qk_rope_head_dim": 6, "v_head_dim": 9,
+         "tie_word_embeddings": True, "rms_norm_eps": 1e-3, "num_experts_per_tok": 1, "first_k_dense_replace": 2},
+    ),
+    "deepseek v3": Case("deepseek_v3", {**LATENT, **GROUPS, "first_k_dense_replace": 1}),
+    "deepseek v3, not renormalised, one group, linear, no dense layer": Case(
+        "deepseek_v3",
+        {**LATENT, "n_routed_experts": 6, "num_experts_per_tok": 3, "n_group": 1, "topk_group": 1,
+         "norm_topk_prob": False, "routed_scaling_factor": 1.3, "first_k_dense_replace": 0, "q_lora_rank": None,
+         "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}},
+    ),
+    "deepseek v3, all layers dense, yarn that warms the scores": Case(
+        "deepseek_v3",
+        {**LATENT, **GROUPS, "first_k_dense_replace": 3, "attention_bias": True, "rope_parameters": {
+         "rope_type": "yarn", "rope_theta": 1e4, "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+         "original_max_position_embeddings": 16, "beta_fast": 32.0, "beta_slow": 1.0}},
     ),
 }  # fmt: skip

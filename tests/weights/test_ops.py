@@ -8,7 +8,13 @@ from onehop.formats.table import claims as made
 from onehop.weights.ops import OPS
 from tests.small_models import decoder
 
-SIZES = {"rows": (8, 4, 4), "columns": (2, 1, 2), "grouped_qkv": (2, 2, 2), "turned": (2, 8, 6)}
+SIZES = {
+    "rows": (8, 4, 4),
+    "columns": (2, 1, 2),
+    "grouped_qkv": (2, 2, 2),
+    "turned": (2, 8, 6),
+    "turned_last": (2, 8, 6),
+}
 MANY = {"stack": 3}
 SHAPES = {"alternating": (3, 10), "alternating_columns": (3, 5, 10)}
 
@@ -21,7 +27,7 @@ def test_what_was_loaded_saves_as_it_was(name):
     assert all(torch.equal(a, b) for a, b in zip(again, theirs, strict=True))
 
 
-@pytest.mark.parametrize("name", ["rows", "grouped_qkv", "turned"])
+@pytest.mark.parametrize("name", ["rows", "grouped_qkv", "turned", "turned_last"])
 def test_a_bias_is_cut_as_its_weight_is(name):
     weight = torch.randn(16, 1)
     ours = OPS.get(name).load([weight], SIZES[name])
@@ -42,6 +48,12 @@ def test_neighbours_become_halves_head_by_head():
     """2 heads of width 8, of which the first 6 dims turn: pairs (0, 1), (2, 3), (4, 5)."""
     (w,) = OPS.get("turned").load([torch.arange(16)], (2, 8, 6))
     assert w.tolist() == [0, 2, 4, 1, 3, 5, 6, 7, 8, 10, 12, 9, 11, 13, 14, 15]
+
+
+def test_of_turning_dims_at_the_end_the_first_stay():
+    """2 heads of width 8, of which the last 4 dims turn: pairs (4, 5), (6, 7)."""
+    (w,) = OPS.get("turned_last").load([torch.arange(16)], (2, 8, 4))
+    assert w.tolist() == [0, 1, 2, 3, 4, 6, 5, 7, 8, 9, 10, 11, 12, 14, 13, 15]
 
 
 def test_two_alternate_in_the_last_dim():
