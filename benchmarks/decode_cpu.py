@@ -1,6 +1,6 @@
 """Tokens per second on the CPU, one text: onehop against transformers' generate, the same weights, the same precision.
 
-A model of 100 million parameters (vocabulary 32000, 768 wide, 12 layers, 12 heads sharing 4 kv heads, feed-forward
+A model of 125 million parameters (vocabulary 32000, 768 wide, 12 layers, 12 heads sharing 4 kv heads, feed-forward
 2048), a prompt of 64 tokens and 64 greedy tokens after it. Both libraries are measured in turn, round after round, so
 that whatever else the machine does falls on both; what counts is the median of the rounds' ratios. Needs transformers.
 

@@ -1,4 +1,4 @@
-"""onehop: describe a transformer, price it, train it, look inside it, run it, with one definition of the model.
+"""onehop: describe a transformer, train it, look inside it and run it, with one definition of the model.
 
 The public names below are looked up when they are first used, so that `import onehop` does not wait for torch.
 """

@@ -2,10 +2,7 @@
 
 A package may import its own files and packages on strictly lower floors; never up, never sideways.
 
-Two journeys read top-down through it:
-a training step: config.read, data.loader, model.transformer, training.loss, training.step, weights.native;
-a request: serve.app, serve.translate, generate.batch, generate.engine, model.transformer, parts.attention, parts.cache,
-generate.sample, text.stream.
+Rows without a package keep a place for one. README.md follows a training step and a request through it, file by file.
 """
 
 FLOORS: dict[str, int] = {

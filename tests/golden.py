@@ -1,5 +1,6 @@
-"""A decoder of 4,336 parameters in the Hugging Face layout, described by a stream of integers; its logits were computed
-elsewhere, in float64 and in two independent ways. Other tests may use it as a model whose answers are known.
+"""A decoder of 4,336 parameters, described by a stream of integers: a folder in the Hugging Face layout, or built here.
+
+Its logits were computed elsewhere, in float64 and in two independent ways: a model whose answers are known.
 """
 
 import json
@@ -8,6 +9,8 @@ import math
 import torch
 from safetensors.torch import save_file
 
+from onehop.config import ModelConfig
+from onehop.model import build
 from onehop.weights import load_hf
 
 CONFIG = {
@@ -36,6 +39,8 @@ LAYER = [
     ("mlp.up_proj", (24, 16)),
     ("mlp.down_proj", (16, 24)),
 ]
+OURS = ["attention_norm", "attention.wq", "attention.wk", "attention.wv", "attention.wo",
+        "ffn_norm", "ffn.w1", "ffn.w3", "ffn.w2"]  # fmt: skip
 ORDER = [
     ("model.embed_tokens", (13, 16)),
     *[(f"model.layers.{i}.{name}", shape) for i in range(2) for name, shape in LAYER],
@@ -95,6 +100,32 @@ def write_golden(folder, tied=False, tensors=None, **keys):
 def golden_model(folder, tied=False, dtype=torch.float64):
     """The model itself, by way of a folder."""
     return load_hf(write_golden(folder, tied), dtype=dtype)
+
+
+def case_config(**own):
+    """13 tokens, 16 wide, 2 layers, 4 heads sharing 2 kv heads, SwiGLU of 24, RoPE."""
+    norm = {"kind": "rms", "eps": 1e-5}
+    return ModelConfig.model_validate(
+        {
+            "vocab_size": 13, "d_model": 16, "n_layers": 2, "max_len": 64,
+            "attention": {"n_heads": 4, "n_kv_heads": 2, "position": {"kind": "rope", "theta": 10000.0}},
+            "ffn": {"kind": "gated", "d_ff": 24, "activation": "silu"},
+            "norm": norm, "final_norm": norm, "head": {"tied": False}, **own,
+        }
+    )  # fmt: skip
+
+
+def case_model(dtype=torch.float64):
+    """The model itself, without any file or format: our names for the same tensors in the same order."""
+    model = build(case_config(), dtype=dtype)
+    names = [
+        "embed.tokens",
+        *(f"layers.{i}.{name}" for i in range(2) for name in OURS),
+        "final_norm",
+        "head.projection",
+    ]
+    model.load_state_dict(dict(zip([f"{name}.weight" for name in names], golden_tensors().values(), strict=True)))
+    return model
 
 
 def golden_logits(tied=False):

@@ -7,11 +7,13 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from onehop.config.position import T5Config
-from onehop.parts.bias import Alibi, T5Bias
+from onehop.config import AttentionConfig, T5Config
+from onehop.config import position as config
+from onehop.parts.bias import RoundedAlibi, T5Bias
 from onehop.parts.dropout import DropKey
 from onehop.parts.keys import Keys
 from onehop.parts.places import Places
+from onehop.parts.position import POSITIONS, PositionScheme
 from onehop.parts.score_rule import ScoreRule
 from onehop.parts.sight import Sees, Sight
 
@@ -95,14 +97,24 @@ def problem(
     return Problem(q, Keys(k, v, k_at), rule, Sight(sees, q_at, k_at, prefix=prefix))
 
 
+def scheme(kind: str, heads: int) -> PositionScheme:
+    """A position scheme as a config that says nothing else would build it."""
+    return POSITIONS.get(kind)(config.POSITIONS.get(kind)(), AttentionConfig(n_heads=heads, n_kv_heads=heads, d_head=4))
+
+
+BIASES = [kind for kind in POSITIONS.names() if scheme(kind, 4).biases]
+
+
 def make_bias(name: str, heads: int, dtype: torch.dtype) -> nn.Module | None:
-    if name == "alibi":
-        return Alibi(heads)
-    if name == "t5":
+    if name in ("none", "hiding"):
+        return Hiding() if name == "hiding" else None
+    if name == "rounded alibi":
+        return RoundedAlibi(heads, max_exponent=7.0)  # slopes that bfloat16 rounds
+    if name == "t5":  # of few buckets, whose numbers are not small
         table = T5Bias(T5Config(n_buckets=6, max_distance=5), heads, bidirectional=True).to(dtype)
         table.table.data.copy_(torch.linspace(-1, 1, 6 * heads).view(6, heads))
         return table
-    return Hiding() if name == "hiding" else None
+    return scheme(name, heads).to(dtype)
 
 
 def places(layout: str, b: int, t: int, s: int, *, seed: int = 0) -> tuple[Places, Places]:
@@ -136,7 +148,7 @@ problems = st.builds(
     seed=st.integers(0, 99),
     sees=st.sampled_from(SIGHTS),
     layout=st.sampled_from(["run", "padded", "documents"]),
-    bias=st.sampled_from(["none", "alibi", "t5", "hiding"]),
+    bias=st.sampled_from(["none", *BIASES, "rounded alibi", "hiding"]),
     softcap=st.sampled_from([None, 1.5]),
     sinks=st.booleans(),
     dropout=st.sampled_from([0.0, 0.4]),

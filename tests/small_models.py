@@ -3,6 +3,7 @@
 import torch
 
 from onehop.config import ModelConfig
+from onehop.config.position import POSITIONS
 from onehop.model import build
 
 VOCABULARY = 13
@@ -57,20 +58,21 @@ def two_kinds_of_layer():
 
 
 CONFIGS = {
-    "rope": decoder(),
+    **{kind: decoder(kind) for kind in POSITIONS.names()},  # a new scheme is read in pieces, saved, batched … at once
     "rope partly": decoder(attention={"d_head": 8, "position": {"kind": "rope", "width": 4}}),
     "rope linear": decoder(scaling={"kind": "linear", "factor": 4.0}),
     "rope ntk": decoder(scaling={"kind": "ntk", "factor": 4.0}),
     "rope yarn": decoder(scaling=YARN),
     "rope of long wavelengths": decoder(scaling=LLAMA3),
-    "alibi": decoder("alibi"),
-    "t5": decoder("t5"),
-    "none": decoder("none"),
     "learned": decoder("none", embed={"position": "learned"}),
+    "narrow tokens, positions from the third row": decoder(
+        "none", embed={"width": 6, "position": "learned", "position_offset": 2}, head={"tied": True}
+    ),
     "sinusoidal": decoder("none", embed={"position": "sinusoidal"}),
     "window": decoder(attention={"window": 3}),
     "window, alibi and sinks": decoder("alibi", attention={"window": 3, "sinks": True}),
     "softcap": decoder(attention={"softcap": 2.0}),
+    "plain": decoder(ffn={"kind": "plain", "d_ff": 24}),
     "experts": decoder(ffn=MOE),
     "two kinds of layer": two_kinds_of_layer(),
 }

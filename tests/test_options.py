@@ -30,7 +30,11 @@ LATENT = {
 }  # fmt: skip
 # Every kind that a field may have, with the keys that it cannot do without.
 KINDS = {
-    "position": ["none", "rope", "alibi", {"kind": "t5", "n_buckets": 8, "max_distance": 12}],
+    "position": [
+        "none", "rope",
+        {"kind": "alibi", "max_exponent": 7.0},  # slopes that bfloat16 rounds
+        {"kind": "t5", "n_buckets": 8, "max_distance": 12},
+    ],
     "norm": ["none", {"kind": "rms", "eps": 1e-3}, {"kind": "layer", "eps": 1e-3}],
     "ffn": [
         {"kind": "plain", "d_ff": 12},
@@ -118,6 +122,8 @@ BASES = {
     "latent attention, queries too": (attending(**LATENT, d_latent_q=5), ["attention"]),
     "a shared expert": (base(ffn={**KINDS["ffn"][2], "d_ff_shared": 4}), ["ffn"]),
 }  # fmt: skip
+for kind in ("learned", "sinusoidal"):
+    BASES[f"embed {kind}"] = (base(embed={"position": kind}), ["embed"])
 for kind in KINDS["position"]:
     BASES[f"position {name_of(kind)}"] = (attending(position=kind), ["attention.position"])
 for kind in KINDS["scaling"]:

@@ -375,6 +375,10 @@ def test_what_cannot_be_added_is_refused_with_a_way_out(mine):
         part("ffn", Taken)
     with pytest.raises(ConfigError, match=r"'fading' exists already\. Give your own part another name\.$"):
         part("score", Taken)(torch.nn.Identity)
+    with pytest.raises(ConfigError, match=r"^your own score int needs Module as base$"):
+        part("score", Taken)(int)
+    with pytest.raises(ConfigError, match=r"^your own score Module has no method forward"):
+        part("score", Taken)(torch.nn.Module)
 
 
 def test_a_config_that_asks_for_a_part_nobody_added_is_refused(mine, monkeypatch):

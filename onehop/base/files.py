@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ _FULL = "the disk is full. Free some space or write elsewhere"
 _REASONS = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: "the disk quota is used up. Free some space or write elsewhere",
+    errno.EFBIG: "the file would be larger than this disk or account allows. Write elsewhere",
     errno.EACCES: "no permission to write there. Choose another place",
     errno.EPERM: "no permission to write there. Choose another place",
     errno.EROFS: "the file system is read-only. Choose another place",
@@ -132,8 +134,10 @@ def _disk_errors(path: Path) -> Iterator[None]:
     except OnehopError:
         raise
     except Exception as error:
-        if "No space left on device" in str(error):  # what writers in other languages raise
-            raise OnehopError(f"cannot write {path}: {_FULL}.") from error
+        told = re.search(r"(?:os error|code:) (\d+)", str(error))  # as writers in Rust tell it
+        reason = _REASONS.get(int(told[1])) if told else None
+        if reason is not None:
+            raise OnehopError(f"cannot write {path}: {reason}.") from error
         raise
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from onehop.cli import options as o
-from onehop.cli.common import Json, machines, new_app
+from onehop.cli.common import Json, machines, new_app, standard_input
 from onehop.cli.generate import show_settings
 from onehop.lm import LanguageModel, load
 
@@ -44,7 +44,7 @@ def chat(
     if verbose:
         show_settings(lm, options)
     if json or message is not None:
-        return _once(lm, said, message if message is not None else sys.stdin.read(), options, json)
+        return _once(lm, said, message if message is not None else standard_input(), options, json)
     while (text := _ask()) is not None:
         said.append({"role": "user", "content": text})
         said.append({"role": "assistant", "content": _answer(lm, said, options)})

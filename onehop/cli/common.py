@@ -2,11 +2,16 @@
 
 import json
 import math
+import sys
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
+
+from onehop.base.errors import RequestError
+
+UNBROKEN = 10_000  # characters: how wide a pipe or a file is taken to be, whose lines `grep` reads one by one
 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
 
@@ -16,9 +21,15 @@ def new_app() -> typer.Typer:
     return typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave a reader that has gone to main, as everywhere else."""
+        raise BrokenPipeError
+
+
 def people(as_json: bool) -> Console:
-    """The console for people: the terminal, or nothing where a machine reads."""
-    return Console(quiet=as_json, highlight=False)
+    """The console for people: the terminal, or a pipe, whose lines are not broken; or nothing where a machine reads."""
+    return _Console(quiet=as_json, highlight=False, width=None if sys.stdout.isatty() else UNBROKEN)
 
 
 def machines(value: Any) -> None:
@@ -26,9 +37,20 @@ def machines(value: Any) -> None:
     typer.echo(json.dumps(_finite(value), ensure_ascii=False))
 
 
+def standard_input() -> str:
+    """All of standard input as text. Raises RequestError where it is not UTF-8."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"standard input is not UTF-8 text ({error.reason}). Convert it (iconv) first.") from error
+
+
 def table(*columns: str, rows: list[tuple[Any, ...]]) -> Table:
-    """A plain table for the terminal."""
-    drawn = Table(*columns, box=None, pad_edge=False)
+    """A plain table for the terminal; what its rows are named by, in the first column, is never cut."""
+    first, *others = columns
+    drawn = Table(
+        Column(first, no_wrap=True), *(Column(name, overflow="fold") for name in others), box=None, pad_edge=False
+    )
     for row in rows:
         drawn.add_row(*map(str, row))
     return drawn

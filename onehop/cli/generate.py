@@ -9,7 +9,7 @@ from rich.console import Console
 
 from onehop.base.errors import RequestError
 from onehop.cli import options as o
-from onehop.cli.common import Json, machines, new_app, people, table
+from onehop.cli.common import Json, machines, new_app, people, standard_input, table
 from onehop.generate.sample import TokenLogprob
 from onehop.lm import Completion, LanguageModel, load
 
@@ -79,7 +79,7 @@ def show_settings(lm: LanguageModel, options: dict[str, Any]) -> None:
 def _standard_input() -> str:
     if sys.stdin.isatty():
         raise RequestError('there is no prompt: onehop generate MODEL "Once upon a time", or pipe a text in')
-    return sys.stdin.read()
+    return standard_input()
 
 
 def _stream(lm: LanguageModel, text: str, options: dict[str, Any]) -> None:

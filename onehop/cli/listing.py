@@ -1,4 +1,4 @@
-"""onehop list [recipes|presets|corpora|models]"""
+"""onehop list [recipes|presets|corpora|models|keys]"""
 
 import tomllib
 from typing import Annotated, Any
@@ -8,22 +8,27 @@ import typer
 from onehop.base.errors import ConfigError, did_you_mean
 from onehop.base.shipped import shipped, shipped_names
 from onehop.cli.common import Json, machines, new_app, people
+from onehop.config.keys import meanings
 from onehop.config.named import presets
+from onehop.config.recipe import Recipe
 from onehop.data.corpora import CORPORA
 
 app = new_app()
-KINDS = ("recipes", "presets", "corpora", "models")
+KINDS = ("recipes", "presets", "corpora", "models", "keys")
+LONG = "keys"  # listed only when it is asked for
 
 
 @app.command()
 def listing(
-    what: Annotated[str | None, typer.Argument(help="recipes, presets, corpora or models; left out: all")] = None,
+    what: Annotated[
+        str | None, typer.Argument(help="recipes, presets, corpora, models or keys; left out: all but keys")
+    ] = None,
     json: Json = False,
 ) -> int:
     """List what ships with onehop."""
     if what is not None and what not in KINDS:
         raise ConfigError(f"there is no list of {what!r}. {did_you_mean(what, KINDS)}")
-    found = {kind: _rows(kind) for kind in KINDS if what in (None, kind)}
+    found = {kind: _rows(kind) for kind in KINDS if what == kind or (what is None and kind != LONG)}
     if json:
         machines(found)
         return 0
@@ -41,6 +46,7 @@ USE = {
     "presets": "model.preset = NAME in a recipe",
     "corpora": "data.corpus = NAME in a recipe",
     "models": "onehop generate NAME …",
+    "keys": "in a recipe, or KEY=VALUE after it; model.blocks.NAME and model.encoder have those of model",
 }
 
 
@@ -51,6 +57,8 @@ def _rows(kind: str) -> list[dict[str, Any]]:
         return [{"name": name, "about": _shape(name)} for name in presets]
     if kind == "corpora":
         return [{"name": name, "about": corpus.description} for name, corpus in CORPORA.items()]
+    if kind == "keys":
+        return [{"name": key, "about": meaning} for key, meaning in meanings(Recipe).items()]
     return [{"name": name, "about": "a small trained model"} for name in shipped_names("models")]
 
 

@@ -19,7 +19,10 @@ COMMANDS = {
     "chat": ("onehop.cli.chat", "talk with a model in the terminal"),
     "eval": ("onehop.cli.eval", "loss, perplexity and bits per byte of a model on text"),
     "verify": ("onehop.cli.verify", "check on this machine that every fast path equals the plain definition"),
-    "list": ("onehop.cli.listing", "what ships with onehop: recipes, presets, corpora, models"),
+    "list": (
+        "onehop.cli.listing",
+        "what ships with onehop: recipes, presets, corpora, models; and every key of a recipe",
+    ),
 }
 
 
@@ -39,9 +42,15 @@ def main(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         typer.echo("onehop: interrupted", err=True)
         return 130
+    except (MemoryError, RuntimeError) as error:
+        if not _is_about_memory(error):
+            raise
+        return _refuse(_no_memory(error), words, code=2)
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # no permission, a disk that fills up, a name too long: the machine's, not ours
+        return _refuse(_no_access(error), words, code=2)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -55,8 +64,12 @@ def _dispatch(words: list[str]) -> int:
     if verb not in COMMANDS:
         raise OnehopError(f"{verb!r} is no command. {did_you_mean(verb, COMMANDS)}")
     app = importlib.import_module(COMMANDS[verb][0]).app
-    code = app(args=words[1:], prog_name=f"onehop {verb}", standalone_mode=False)
-    return int(code or 0)
+    command = typer.main.get_command(app)
+    try:  # not command.main(), which has answers of its own to Ctrl-C and to a closed pipe
+        with command.make_context(f"onehop {verb}", words[1:]) as context:
+            return int(command.invoke(context) or 0)
+    except typer.Exit as end:  # after --help
+        return end.exit_code
 
 
 def _help() -> str:
@@ -86,6 +99,31 @@ def _usage(error: TyperException, words: Sequence[str]) -> str:
     format_message = getattr(error, "format_message", error.__str__)
     verb = words[0] if words else ""
     return f"{format_message()} (onehop {verb} --help shows what there is)"
+
+
+def _is_about_memory(error: Exception) -> bool:
+    """Whether memory ran out; torch says so in a RuntimeError, by its class (GPU) or in words (CPU)."""
+    words = ("can't allocate memory", "not enough memory")
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or any(text in str(error) for text in words)
+    )
+
+
+def _no_memory(error: Exception) -> str:
+    reason = (str(error).strip().splitlines() or ["no figure given"])[0].rstrip(".")
+    return (
+        f"the memory does not suffice ({reason}). Use a smaller model, a shorter text, or, in training, a smaller "
+        "train.micro_batch."
+    )
+
+
+def _no_access(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    if error.filename is None:
+        return f"reading or writing failed: {reason}. Free some space, or use another place."
+    return f"{os.fsdecode(error.filename)} cannot be used: {reason}. Check the path and who may read or write there."
 
 
 def _refuse(message: str, words: Sequence[str], *, code: int) -> int:

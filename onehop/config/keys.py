@@ -21,6 +21,30 @@ def known_keys(root: type[BaseModel], prefix: str = "") -> dict[str, list[FieldI
     return keys
 
 
+def meanings(root: type[BaseModel]) -> dict[str, str]:
+    """What each key is for, and what it may be where that is a choice; blocks by name and encoders have the same."""
+    found = {}
+    for path, fields in known_keys(root).items():
+        if f".{NAME}." in path or ".encoder." in path:
+            continue
+        said = dict.fromkeys(field.description for field in fields if field.description)
+        choices = dict.fromkeys(choice for field in fields for choice in _choices(path, field))
+        if said or choices:
+            words = " / ".join(said)
+            found[path] = f"{words} [{', '.join(choices)}]".lstrip() if choices else words
+    return found
+
+
+def _choices(path: str, field: FieldInfo) -> Iterator[str]:
+    """The words that a field takes; the `kind` of a part is told by the default of each of its classes."""
+    if path.endswith(".kind"):
+        yield str(field.default)
+        return
+    for annotation in _alternatives(field.annotation):
+        if get_origin(annotation) is Literal:
+            yield from map(str, get_args(annotation))
+
+
 def user_fields(cls: type[BaseModel]) -> dict[str, FieldInfo]:
     """The keys of one table."""
     own = getattr(cls, "user_fields", None)

@@ -39,9 +39,23 @@ class BlockConfig(Part):
 
 
 class EmbedConfig(Part):
-    """Token embedding and the absolute positions that are added to it."""
+    """Token embedding and the absolute positions that are added to it.
 
+    With a `width` the matrix of tokens is factorised. Lan et al. 2019 (ALBERT), arXiv:1909.11942, section 3.1.
+    """
+
+    width: int | None = Field(
+        None,
+        ge=1,
+        description="width of a token's row: one map takes it to d_model, one back before the head; none: d_model",
+    )
     position: Literal["none", "learned", "sinusoidal"] = Field("none", description="absolute positions, added once")
+    position_offset: int = Field(
+        0, ge=0, description="added to every position; learned: rows of the table that no position takes (OPT: 2)"
+    )
+    waves: Literal["interleaved", "fairseq"] = Field(
+        "interleaved", description="sinusoidal: sin and cos in turn; all sines first, up to 10000·2π exactly"
+    )
     scale: float = Field(1.0, gt=0, description="multiplies the token embedding (sqrt(d_model) in the original)")
     norm: Norm = Field(default_factory=NormConfig, description="norm on the sum")
 

@@ -36,7 +36,7 @@ def as_layer(overrides: Overrides) -> Raw:
             )
         if not equals or not all(key.split(".")):
             raise ConfigError(f"{word!r} is not an override: write key=value, for example train.steps=10")
-        _put(layer, key.split("."), parse_value(text.strip(), fields.get(pattern_of(key), [])))
+        _put(layer, key.split("."), parse_value(text.strip() or text, fields.get(pattern_of(key), [])))
     return layer
 
 

@@ -42,7 +42,7 @@ def load_own(path: str | Path) -> None:
         spec.loader.exec_module(module)
     except BaseException as error:
         _restore(name, before)
-        if isinstance(error, OnehopError) or not isinstance(error, Exception):
+        if isinstance(error, OnehopError) or not isinstance(error, Exception | SystemExit):
             raise
         raise ConfigError(f"{path}{_line(error, file)}: {type(error).__name__}: {error}") from error
     _DONE[file] = digest
@@ -60,7 +60,7 @@ def _restore(name: str, before: object) -> None:
         sys.modules[name] = before  # type: ignore[assignment]
 
 
-def _line(error: Exception, file: Path) -> str:
+def _line(error: BaseException, file: Path) -> str:
     """', line 12': the last line of the user's file that the error went through."""
     if isinstance(error, SyntaxError) and error.lineno:
         return f", line {error.lineno}"

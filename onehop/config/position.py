@@ -32,7 +32,11 @@ class NTKScaling(ScalingConfig):
 
 
 class DynamicScaling(ScalingConfig):
-    """NTK-aware scaling that grows with the text: none up to `original_max_len`. arXiv:2309.00071, section 3.3."""
+    """NTK-aware scaling that grows with the text: none up to `original_max_len`. arXiv:2309.00071, section 3.3.
+
+    Keys keep the angles of the text's length at which they were read, as in the published implementation: beyond that
+    length a text that grows token by token is not what one pass over it gives.
+    """
 
     kind: Literal["dynamic"] = "dynamic"
     factor: float = Field(gt=0, description="scale of the growth beyond the original length")
@@ -68,7 +72,11 @@ class Llama3Scaling(ScalingConfig):
 
 
 class LongRopeScaling(ScalingConfig):
-    """LongRoPE: a searched factor for each pair, one list for short and one for long texts. arXiv:2402.13753."""
+    """LongRoPE: a searched factor for each pair, one list for short and one for long texts. arXiv:2402.13753.
+
+    Keys that were read while the text was short keep the short list's angles: beyond `original_max_len` a text that
+    grows token by token is not what one pass over it gives.
+    """
 
     kind: Literal["longrope"] = "longrope"
     short_factor: tuple[float, ...] = Field(description="divides each pair's frequency up to the original length")
@@ -114,6 +122,13 @@ class AlibiConfig(PositionConfig):
     """Minus slope · distance on every score. Press et al. 2021, arXiv:2108.12409, section 3."""
 
     kind: Literal["alibi"] = "alibi"
+    max_exponent: float = Field(8.0, gt=0, description="the flattest slope of n heads (n a power of two) is 2^-this")
+    scaled: bool = Field(
+        False, description="add the bias before the scores are scaled, as Falcon's release does: times attention.scale"
+    )
+    rounded: bool = Field(
+        False, description="slopes and slope · position in bfloat16, as in Falcon's release; then not of distance alone"
+    )
 
 
 class T5Config(PositionConfig):

@@ -72,7 +72,7 @@ class TrainConfig(Part):
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's two decay rates")
     eps: float = Field(1e-8, gt=0, description="AdamW's epsilon")
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; none: not clipped")
-    seed: int = Field(0, ge=0, description="of the weights, the order of the rows and dropout")
+    seed: int = Field(0, ge=0, lt=2**63, description="of the weights, the order of the rows and dropout")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where to train")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="bfloat16: matrix products in bfloat16, weights in float32; auto: where it is faster"
@@ -100,7 +100,7 @@ class TrainConfig(Part):
 class Recipe(Part):
     """Everything that decides a run; the resolved one is saved beside each result."""
 
-    out: str = Field("out", description="folder of the run")
+    out: str = Field("out", min_length=1, description="folder of the run")
     about: str = Field("", description="what the recipe is for")
     model: ModelConfig
     data: DataConfig

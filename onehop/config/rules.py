@@ -15,7 +15,7 @@ from onehop.config.ffn import MoEConfig
 from onehop.config.position import Llama3Scaling, LongRopeScaling, RopeConfig, T5Config, YarnScaling
 
 if TYPE_CHECKING:
-    from onehop.config.model import BlockConfig, ModelConfig, StackConfig
+    from onehop.config.model import BlockConfig, EmbedConfig, EncoderConfig, ModelConfig, StackConfig
 
 Faults = Iterator[str]
 
@@ -220,9 +220,34 @@ def _model(cfg: "ModelConfig") -> Faults:
         yield f"{where}cross needs an encoder to read. Add encoder, or remove cross."
     if cfg.encoder is not None and not cross:
         yield "encoder is given, but no block has cross-attention: its output would be ignored. Add cross to a block."
+    if cfg.encoder is not None:
+        yield from _share(cfg.encoder, cfg.embed)
     for where, embed in (("", cfg.embed), ("encoder.", cfg.encoder.embed if cfg.encoder else None)):
-        if embed is not None and embed.position == "sinusoidal" and cfg.d_model % 2:
-            yield f"{where}embed.position=sinusoidal pairs sines and cosines: d_model={cfg.d_model} must be even"
+        if embed is not None:
+            yield from _absolute(embed, cfg.d_model, f"{where}embed")
+
+
+def _share(encoder: "EncoderConfig", embed: "EmbedConfig") -> Faults:
+    if encoder.share_embedding and encoder.embed.width != embed.width:
+        yield (
+            f"encoder.embed.width={encoder.embed.width or 'none'} and embed.width={embed.width or 'none'} differ, but "
+            "one embedding serves both. Give both the same."
+        )
+
+
+def _absolute(embed: "EmbedConfig", d_model: int, path: str) -> Faults:
+    if embed.position == "sinusoidal" and d_model % 2:
+        yield f"{path}.position=sinusoidal pairs sines and cosines: d_model={d_model} must be even"
+    if embed.position_offset and embed.position == "none":
+        given = f"{path}.position_offset={embed.position_offset}"
+        yield f"{given} has no effect: it needs an absolute {path}.position. Leave it out (or 0)."
+    if embed.waves != "interleaved" and embed.position != "sinusoidal":
+        yield (
+            f"{path}.waves={embed.waves} has no effect: it needs {path}.position=sinusoidal. "
+            "Leave it out (or waves=interleaved)."
+        )
+    if embed.waves == "fairseq" and d_model < 4:
+        yield f"{path}.waves=fairseq needs two wavelengths: d_model={d_model} must be at least 4. Use interleaved."
 
 
 def _encoder(cfg: "StackConfig") -> Faults:

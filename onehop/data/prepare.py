@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -19,6 +21,7 @@ from onehop.text.tokenizer import Tokenizer
 
 TRAINED = ("bpe", "characters")
 _DONE = "source.json"  # written last
+_PLACE = re.compile(r"[0-9a-f]{16}|\.[0-9a-f]{16}\.[0-9a-f]{8}")  # shards, and what a killed run left half-written
 _PER_TOKEN = 20_000  # bytes for each token of a BPE: from more text, it is trained on a sample of that size
 
 
@@ -74,6 +77,13 @@ def prepare(
     train, held = (Shards.open(place, side) for side in SIDES)
     ready = given or Tokenizer.load(place)
     return Prepared(ready, train, held, source.description, n_skipped=source.n_skipped, folder=place, reused=reused)
+
+
+def remove_others(kept: Prepared) -> None:
+    """Remove shards that earlier runs left beside these. A folder with any other name is the user's, and stays."""
+    for folder in kept.folder.parent.iterdir():
+        if folder != kept.folder and folder.is_dir() and _PLACE.fullmatch(folder.name):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _load(path: str | Path) -> Tokenizer:

@@ -16,6 +16,7 @@ from onehop.data.corpora import CORPORA, Corpus
 
 _PROBE = 1 << 13  # bytes of a file in which a NUL byte marks it as binary
 _JSONL = (".jsonl", ".ndjson")
+_FIELD = "text"  # of a JSON line, where none is named
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def open_source(
     corpus: str | None = None,
     n_documents: int | None = None,
     separator: str | None = None,
-    jsonl_field: str = "text",
+    jsonl_field: str = _FIELD,
     seed: int = 0,
 ) -> Source:
     """The documents of `files` (paths, folders, globs) or of the built-in `corpus`, the first `n_documents` of them.
@@ -55,6 +56,7 @@ def open_source(
     Refuses both or neither, a missing file, a pattern that matches nothing, an endless corpus without a number; while
     reading: bytes that are not UTF-8, a JSON line that is broken or lacks the field.
     """
+    _check_numbers(n_documents, seed)
     if corpus is not None and files:
         raise DataError(f"data.corpus={corpus} and data.files={','.join(map(str, files))}: give one of the two.")
     if corpus is not None:
@@ -67,6 +69,7 @@ def open_source(
     if separator == "":
         raise DataError("data.separator is empty. Give the text that stands between two documents, or leave it out.")
     paths, n_skipped = _find(files)
+    _refuse_unheard(paths, separator=separator, jsonl_field=jsonl_field)
     return Source(
         _describe(paths),
         read=partial(_read_files, paths, separator=separator, jsonl_field=jsonl_field),
@@ -75,6 +78,24 @@ def open_source(
         n_skipped=n_skipped,
         n_bytes=sum(path.stat().st_size for path in paths),
     )
+
+
+def _check_numbers(n_documents: int | None, seed: int) -> None:
+    if n_documents is not None and n_documents < 1:
+        raise DataError(f"n_documents={n_documents} leaves no document to read. Use 1 or more, or leave it out.")
+    if seed < 0:
+        raise DataError(f"seed={seed} must be 0 or more.")
+
+
+def _refuse_unheard(paths: Sequence[Path], *, separator: str | None, jsonl_field: str) -> None:
+    """Refuse an option that none of the files listens to."""
+    n_jsonl = sum(path.suffix in _JSONL for path in paths)
+    if separator is not None and n_jsonl == len(paths):
+        raise DataError(
+            f"data.separator={separator!r} has no effect: each line of a {_JSONL[0]} file is a document. Leave it out."
+        )
+    if jsonl_field != _FIELD and not n_jsonl:
+        raise DataError(f"data.jsonl_field={jsonl_field} has no effect: no file ends in {_JSONL[0]}. Leave it out.")
 
 
 def _built_in(corpus: Corpus, *, seed: int, n_documents: int | None) -> Source:
@@ -171,7 +192,7 @@ def _json_lines(path: Path, field: str) -> Iterator[str]:
                 continue
             try:
                 row = json.loads(text)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{path}:{number} is not JSON ({error}). Each line must be one JSON object.") from error
             if not isinstance(row, dict) or not isinstance(row.get(field), str):
                 fields = row if isinstance(row, dict) else {}
@@ -180,7 +201,17 @@ def _json_lines(path: Path, field: str) -> Iterator[str]:
                     f"{path}:{number} has no text in the field {field!r}. Say which field holds it, for example "
                     f"data.jsonl_field={known}."
                 )
-            yield row[field]
+            yield _whole_characters(row[field], where=f"{path}:{number}")
+
+
+def _whole_characters(text: str, *, where: str) -> str:
+    """The text, unless JSON's escapes spell half a character in it (as cutting a text can leave), which is no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise DataError(f"{where} holds half a character ({half}). Remove it there, or leave that line out.") from error
+    return text
 
 
 def _digest(*parts: object) -> str:

@@ -3,7 +3,7 @@
 from onehop.base.errors import CheckpointError
 from onehop.config.model import ModelConfig
 from onehop.formats import experts, kin, latent
-from onehop.formats.experts import DENSE, ROUTED, ROUTER_OUTPUT, Balance, Renamed, expert_rows, shared_rows
+from onehop.formats.experts import DENSE, ROUTED, ROUTER_OUTPUT, Balance, expert_rows, shared_rows
 from onehop.formats.keys import REQUIRED, Json, Key, Keys, Only
 from onehop.formats.layout import Family
 from onehop.formats.mixed import Mixed
@@ -31,7 +31,7 @@ KINDS, SAYS = experts.first_dense(0)
 ROUTED_ROWS = (
     experts.always(ffn__kind="moe"),
     experts.shared_width(1407, 2),
-    Renamed(Key("n_routed_experts", "ffn.n_experts", default=64), "num_experts"),
+    Key("n_routed_experts", "ffn.n_experts", default=64),
     Key("num_experts_per_tok", "ffn.n_active", default=REQUIRED),
     Keys("topk_method n_group topk_group", _groups, _says_groups),
     Key("routed_scaling_factor", "ffn.routed_scale", default=1.0),
@@ -43,6 +43,7 @@ DEEPSEEK_V2 = Family(
     name="deepseek_v2",
     title="Hugging Face DeepSeek-V2",
     architecture="DeepseekV2ForCausalLM",
+    aliases={"num_experts": "n_routed_experts"},
     structure=latent.STRUCTURE,
     keys=(
         *kin.SHAPE,

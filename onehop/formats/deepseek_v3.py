@@ -1,7 +1,7 @@
 """DeepSeek-V3 and R1 as Hugging Face folders: arXiv:2412.19437. No torch."""
 
 from onehop.formats import experts, kin, latent
-from onehop.formats.experts import DENSE, ROUTED, ROUTER_OUTPUT, Renamed, expert_rows, shared_rows
+from onehop.formats.experts import DENSE, ROUTED, ROUTER_OUTPUT, expert_rows, shared_rows
 from onehop.formats.keys import Harmless, Json, Key, Keys, Only
 from onehop.formats.layout import Family
 from onehop.formats.mixed import Mixed
@@ -17,7 +17,7 @@ KINDS, SAYS = experts.first_dense(3)
 ROUTED_ROWS = (
     experts.always(ffn__kind="moe", ffn__gate="sigmoid", ffn__balance="bias"),
     experts.shared_width(2048, 1),
-    Renamed(Key("n_routed_experts", "ffn.n_experts", default=256), "num_local_experts"),
+    Key("n_routed_experts", "ffn.n_experts", default=256),
     Key("num_experts_per_tok", "ffn.n_active", default=8),
     Keys("n_group topk_group", _groups, experts.says_groups),
     Key("routed_scaling_factor", "ffn.routed_scale", default=2.5),
@@ -28,6 +28,7 @@ DEEPSEEK_V3 = Family(
     name="deepseek_v3",
     title="Hugging Face DeepSeek-V3",
     architecture="DeepseekV3ForCausalLM",
+    aliases={"num_local_experts": "n_routed_experts"},
     structure=latent.STRUCTURE,
     keys=(
         *kin.SHAPE,

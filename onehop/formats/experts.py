@@ -64,28 +64,6 @@ class Balance:
         return {self.theirs: value_at(config, "ffn.balance_weight") if lost else 0.0}
 
 
-@dataclass(frozen=True)
-class Renamed:
-    """A key that has gone by another name too: files may carry either."""
-
-    key: Key
-    also: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.key.theirs, self.also)
-
-    def read(self, raw: Json) -> Json:
-        given = {name: raw[name] for name in self.names if raw.get(name) is not None}
-        if len(set(map(repr, given.values()))) > 1:
-            both = " and ".join(f"{name}={value!r}" for name, value in given.items())
-            raise CheckpointError(f"config.json: {both} are one key under two names. Remove the wrong one.")
-        return self.key.read({self.key.theirs: next(iter(given.values()), None)})
-
-    def write(self, config: ModelConfig) -> Json:
-        return self.key.write(config)
-
-
 def always(**paths: Any) -> Keys:
     """Places that no key of theirs decides; `__` stands for a dot."""
     values = {path.replace("__", "."): value for path, value in paths.items()}
@@ -165,8 +143,7 @@ def dense_rows(d_ff: int) -> tuple[KeyRow, ...]:
 def by_step(raw: Json, n_experts: int) -> list[str]:
     """Every so many layers one has experts, but for those that are listed; `n_experts` where the key is absent."""
     step = count(raw, "decoder_sparse_step", 1, least=1)
-    given = raw.get("num_experts", raw.get("num_local_experts"))
-    n = count({"num_experts": given}, "num_experts", n_experts)
+    n = count(raw, "num_experts", n_experts)
     dense = raw.get("mlp_only_layers") or []
     if not isinstance(dense, list) or not all(isinstance(i, int) for i in dense):
         raise CheckpointError(f"config.json: mlp_only_layers={dense!r} should be a list of layer numbers.")

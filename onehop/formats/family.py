@@ -5,16 +5,26 @@ from typing import Any
 from onehop.base.choices import Choices
 from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
 from onehop.config.model import ModelConfig
+from onehop.formats.bloom import BLOOM
 from onehop.formats.deepseek_v2 import DEEPSEEK_V2
 from onehop.formats.deepseek_v3 import DEEPSEEK_V3
+from onehop.formats.falcon import FALCON
+from onehop.formats.gpt2 import GPT2
+from onehop.formats.gpt_bigcode import GPT_BIGCODE
+from onehop.formats.gpt_neox import GPT_NEOX
 from onehop.formats.gpt_oss import GPT_OSS
+from onehop.formats.gptj import GPTJ
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
 from onehop.formats.mixtral import MIXTRAL
+from onehop.formats.mpt import MPT
 from onehop.formats.olmoe import OLMOE
+from onehop.formats.opt import OPT
 from onehop.formats.qwen2_moe import QWEN2_MOE
 from onehop.formats.qwen3_moe import QWEN3_MOE
+from onehop.formats.t5 import MT5, T5
+from onehop.formats.xglm import XGLM
 
 _ALL = (
     LLAMA,
@@ -26,6 +36,17 @@ _ALL = (
     DEEPSEEK_V3,
     QWEN2_MOE,
     QWEN3_MOE,
+    GPT2,
+    GPT_NEOX,
+    BLOOM,
+    FALCON,
+    GPTJ,
+    OPT,
+    MPT,
+    GPT_BIGCODE,
+    XGLM,
+    T5,
+    MT5,
 )
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
 

@@ -3,7 +3,7 @@
 from onehop.config.model import ModelConfig
 from onehop.formats import by_layer, kin
 from onehop.formats.by_layer import FULL, SLIDING
-from onehop.formats.experts import ROUTER_OUTPUT, Balance, Renamed, heads
+from onehop.formats.experts import ROUTER_OUTPUT, Balance, heads
 from onehop.formats.keys import Harmless, Json, Key, Keys
 from onehop.formats.layout import Family
 from onehop.formats.rope_keys import Rope
@@ -47,6 +47,7 @@ GPT_OSS = Family(
     name="gpt_oss",
     title="Hugging Face gpt-oss",
     architecture="GptOssForCausalLM",
+    aliases={"num_experts": "num_local_experts"},
     structure={
         "attention.kind": "grouped",
         "attention.position.kind": "rope",
@@ -67,7 +68,7 @@ GPT_OSS = Family(
         Key("attention_bias", ("attention.bias", "attention.bias_out"), default=True),
         Keys("layer_types sliding_window", _windows, _says_windows),
         Key("intermediate_size", "ffn.d_ff"),
-        Renamed(Key("num_local_experts", "ffn.n_experts", default=128), "num_experts"),
+        Key("num_local_experts", "ffn.n_experts", default=128),
         Key("num_experts_per_tok", "ffn.n_active", default=4),
         Key("swiglu_alpha", "ffn.swish_gain", default=1.702),
         Key("swiglu_limit", "ffn.clamp", default=7.0),

@@ -140,7 +140,8 @@ def _language_model(raw: Json) -> Json:
     return {}
 
 
-LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+# A body alone (BloomModel) is one if its head is tied; if it is not, the head will be missed among the tensors.
+LANGUAGE_MODELS = ("ForCausalLM", "ForConditionalGeneration", "Model")  # also GPT2LMHeadModel
 
 
 def nothing(anything: object) -> Json:
@@ -198,6 +199,21 @@ COMMON_ROWS: tuple[KeyRow, ...] = (
     Only("cross_attention_hidden_size", (), "the model would read an encoder"),
     Only("tie_encoder_decoder", (False,), "two stacks would share weights"),
 )
+
+
+def renamed(raw: Json, aliases: Mapping[str, str]) -> Json:
+    """The keys under one name each. Raises CheckpointError where a file has both names, and they differ."""
+    out: Json = {}
+    for key, value in raw.items():
+        name = aliases.get(key, key)
+        if value is not None and out.get(name, value) not in (value, None):
+            raise CheckpointError(
+                f"config.json says {name} twice and differently, once as {key}: {_short(out[name])}, "
+                f"{_short(value)}. Remove the wrong one."
+            )
+        if value is not None or name not in out:
+            out[name] = value
+    return out
 
 
 def read_keys(table: Sequence[KeyRow], raw: Json, *, title: str) -> Json:

@@ -1,8 +1,8 @@
 """A checkpoint family: its config keys and its tensors, two tables that are read and written by. No torch."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from onehop.base.choices import Choices
@@ -13,9 +13,9 @@ from onehop.config.model import ModelConfig, StackConfig
 from onehop.config.norm import NORMS
 from onehop.config.part import Part
 from onehop.config.position import POSITIONS, NTKScaling, RopeConfig
-from onehop.formats.keys import Json, KeyRow, nested, read_keys, write_keys
+from onehop.formats.keys import Json, KeyRow, nested, read_keys, renamed, write_keys
 from onehop.formats.rope_keys import base
-from onehop.formats.table import Row
+from onehop.formats.table import Row, bare
 
 # Leaves of our config that no layout needs to carry, and why.
 HARMLESS = {
@@ -41,7 +41,8 @@ def no_limits(config: ModelConfig) -> Iterator[str]:
 class Family:
     """One family in one layout.
 
-    `structure`: what all its models have in common, as paths of our config; `limits`: what its own code refuses.
+    `structure`: what all its models have in common, as paths of our config; `limits`: what its own code refuses;
+    `aliases`: other names that a key may have; `prefix`: what the names of tensors lack in files of the body alone.
     """
 
     name: str  # config.json's model_type
@@ -51,10 +52,18 @@ class Family:
     keys: tuple[KeyRow, ...]
     tensors: tuple[Row, ...]
     limits: Callable[[ModelConfig], Iterator[str]] = no_limits
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
+
+    def tensors_of(self, names: Iterable[str]) -> tuple[Row, ...]:
+        """The table for a file with these names: many were saved from the body, whose names lack the prefix."""
+        if not self.prefix or any(name.startswith(self.prefix) for name in names):
+            return self.tensors
+        return tuple(bare(row, self.prefix) for row in self.tensors)
 
     def read_config(self, raw: Json) -> ModelConfig:
         """Their config.json as our config. Raises CheckpointError for every key that cannot be honoured."""
-        paths = read_keys(self.keys, raw, title=self.title)
+        paths = read_keys(self.keys, renamed(raw, self.aliases), title=self.title)
         try:
             config = ModelConfig.model_validate(nested(dict(self.structure) | paths))
         except ConfigError as error:

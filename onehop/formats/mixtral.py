@@ -1,7 +1,7 @@
 """Mixtral 8x7B and 8x22B as Hugging Face folders: arXiv:2401.04088. No torch."""
 
 from onehop.formats import experts, kin
-from onehop.formats.experts import ROUTER_OUTPUT, Balance, Renamed, expert_rows
+from onehop.formats.experts import ROUTER_OUTPUT, Balance, expert_rows
 from onehop.formats.keys import Harmless, Key
 from onehop.formats.layout import Family
 from onehop.formats.rope_keys import Rope
@@ -10,6 +10,7 @@ MIXTRAL = Family(
     name="mixtral",
     title="Hugging Face Mixtral",
     architecture="MixtralForCausalLM",
+    aliases={"num_experts": "num_local_experts"},
     structure={
         "attention.kind": "grouped",
         "attention.position.kind": "rope",
@@ -24,7 +25,7 @@ MIXTRAL = Family(
         Key("head_dim", "attention.d_head", default=None),
         Key("sliding_window", "attention.window", default=None),
         *kin.GATED_KEYS,
-        Renamed(Key("num_local_experts", "ffn.n_experts", default=8), "num_experts"),
+        Key("num_local_experts", "ffn.n_experts", default=8),
         Key("num_experts_per_tok", "ffn.n_active", default=2),
         Balance(0.001),
         kin.rms_eps(1e-5),

@@ -1,7 +1,7 @@
 """OLMoE as Hugging Face folders: arXiv:2409.02060. No torch."""
 
 from onehop.formats import kin
-from onehop.formats.experts import ROUTER_OUTPUT, Balance, Renamed, expert_rows
+from onehop.formats.experts import ROUTER_OUTPUT, Balance, expert_rows
 from onehop.formats.keys import Key, Only
 from onehop.formats.layout import Family
 from onehop.formats.rope_keys import Rope
@@ -10,6 +10,7 @@ OLMOE = Family(
     name="olmoe",
     title="Hugging Face OLMoE",
     architecture="OlmoeForCausalLM",
+    aliases={"num_local_experts": "num_experts"},
     structure={
         "attention.kind": "grouped",
         "attention.position.kind": "rope",
@@ -24,7 +25,7 @@ OLMOE = Family(
         *kin.HEADS,
         Key("attention_bias", ("attention.bias", "attention.bias_out"), default=False),
         *kin.GATED_KEYS,
-        Renamed(Key("num_experts", "ffn.n_experts", default=64), "num_local_experts"),
+        Key("num_experts", "ffn.n_experts", default=64),
         Key("num_experts_per_tok", "ffn.n_active", default=8),
         Key("norm_topk_prob", "ffn.renormalise", default=False),
         Balance(0.01),

@@ -4,7 +4,7 @@ from onehop.base.errors import CheckpointError
 from onehop.config.model import BlockConfig, ModelConfig
 from onehop.formats import by_layer, experts, kin
 from onehop.formats.by_layer import FULL, SLIDING
-from onehop.formats.experts import DENSE, ROUTED, ROUTER_OUTPUT, Balance, Renamed, expert_rows, shared_rows
+from onehop.formats.experts import DENSE, ROUTED, ROUTER_OUTPUT, Balance, expert_rows, shared_rows
 from onehop.formats.keys import Json, Key
 from onehop.formats.layout import Family
 from onehop.formats.mixed import Mixed
@@ -17,7 +17,7 @@ FEED_FORWARD = {
         experts.always(ffn__kind="moe", ffn__shared_gate=True),
         Key("moe_intermediate_size", "ffn.d_ff", default=1408),
         Key("shared_expert_intermediate_size", "ffn.d_ff_shared", default=5632),
-        Renamed(Key("num_experts", "ffn.n_experts", default=60), "num_local_experts"),
+        Key("num_experts", "ffn.n_experts", default=60),
         Key("num_experts_per_tok", "ffn.n_active", default=4),
         Key("norm_topk_prob", "ffn.renormalise", default=False),
         experts.ACTIVATION,
@@ -59,6 +59,7 @@ QWEN2_MOE = Family(
     name="qwen2_moe",
     title="Hugging Face Qwen2-MoE",
     architecture="Qwen2MoeForCausalLM",
+    aliases={"num_local_experts": "num_experts"},
     structure={
         "attention.kind": "grouped",
         "attention.position.kind": "rope",

@@ -2,7 +2,7 @@
 
 from onehop.config.model import ModelConfig
 from onehop.formats import experts, kin
-from onehop.formats.experts import DENSE, ROUTED, ROUTER_OUTPUT, Balance, Renamed, expert_rows
+from onehop.formats.experts import DENSE, ROUTED, ROUTER_OUTPUT, Balance, expert_rows
 from onehop.formats.keys import Harmless, Json, Key, Keys
 from onehop.formats.layout import Family
 from onehop.formats.mixed import Mixed
@@ -11,7 +11,7 @@ from onehop.formats.rope_keys import Rope
 ROUTED_ROWS = (
     experts.always(ffn__kind="moe"),
     Key("moe_intermediate_size", "ffn.d_ff", default=768),
-    Renamed(Key("num_experts", "ffn.n_experts", default=128), "num_local_experts"),
+    Key("num_experts", "ffn.n_experts", default=128),
     Key("num_experts_per_tok", "ffn.n_active", default=8),
     Key("norm_topk_prob", "ffn.renormalise", default=False),
     experts.ACTIVATION,
@@ -32,6 +32,7 @@ QWEN3_MOE = Family(
     name="qwen3_moe",
     title="Hugging Face Qwen3-MoE",
     architecture="Qwen3MoeForCausalLM",
+    aliases={"num_local_experts": "num_experts"},
     structure={
         "attention.kind": "grouped",
         "attention.position.kind": "rope",

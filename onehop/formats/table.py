@@ -6,7 +6,7 @@ as sets with the names that a file holds, so that row order means nothing and ev
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onehop.base.errors import CheckpointError
 from onehop.config.ffn import MoEConfig
@@ -133,6 +133,15 @@ class Beyond(Drop):
 
 
 Row = Move | Twin | Drop
+
+
+def bare(row: Row, prefix: str) -> Row:
+    """The row with their names as they are without `prefix`."""
+    if isinstance(row, Twin):
+        return replace(row, theirs=row.theirs.removeprefix(prefix), of=row.of.removeprefix(prefix))
+    if isinstance(row, Drop) or isinstance(row.theirs, str):
+        return replace(row, theirs=str(row.theirs).removeprefix(prefix))
+    return replace(row, theirs=tuple(name.removeprefix(prefix) for name in row.theirs))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The model as a machine that reads prompts and then takes one token per row and step, with its past in a cache.
 
 Rows of unequal length are padded on the left; padding has position -1, so it is seen by nobody and positions count from
-each row's own first token. Only the last position's logits are computed, and long prompts are read in chunks.
+each row's own first token. Only the last position's logits are computed, and long prompts are read in chunks, except
+where rotary angles depend on the text's length: a prompt's keys are turned by the length of the whole prompt.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ class Engine:
 
     def __init__(self, model: Transformer, *, kernel: str = "auto", cache: str = "auto", chunk: int = CHUNK):
         """cache: growing, fixed, ring, or auto (ring where windows are shorter than the text, else growing)."""
-        self.model, self.kernel, self.cache, self.chunk = model, kernel, cache, chunk
+        self.model, self.kernel, self.cache = model, kernel, cache
+        self.chunk = None if model.by_length else chunk
 
     @property
     def device(self) -> torch.device:
@@ -63,9 +65,10 @@ class Session:
         self.logits = torch.empty(0)
 
     def read(self, tokens: Tensor, at: Tensor | None, memory: Memory | None = None) -> None:
-        """Take in tokens (B, T) at positions `at` (none: right behind those before), chunk by chunk."""
-        step = max(1, self.engine.chunk // tokens.size(0))
-        for start in range(0, tokens.size(1), step):
+        """Take in tokens (B, T) at positions `at` (none: right behind those before), chunk by chunk where it may be."""
+        rows, columns = tokens.shape
+        step = columns if self.engine.chunk is None else max(1, self.engine.chunk // rows)
+        for start in range(0, columns, step):
             part = slice(start, start + step)
             states = self.engine.model.states(
                 tokens[:, part],

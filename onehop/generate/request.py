@@ -8,6 +8,7 @@ from onehop.base.errors import RequestError
 
 GREEDY_BELOW = 1e-6  # temperatures up to here are greedy: differences of float32 logits are coarser
 LARGEST_SEED = 2**63 - 1
+HUGE = 1e6  # largest penalty: far beyond any logit, and what it makes of one still fits float32
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,10 @@ class Request:
         _whole("top_k", self.top_k, low=0, off="0 is off")
         _number("top_p", self.top_p, low=0.0, high=1.0, above=True, need="above 0 and at most 1 (1 is off)")
         _number("min_p", self.min_p, low=0.0, high=1.0, need="between 0 (off) and 1")
-        _number("repetition_penalty", self.repetition_penalty, low=0.0, above=True, need="above 0 (1 is off)")
-        _number("presence_penalty", self.presence_penalty, need="a number (0 is off)")
-        _number("frequency_penalty", self.frequency_penalty, need="a number (0 is off)")
+        need = f"between {1 / HUGE:g} and {HUGE:g} (1 is off)"
+        _number("repetition_penalty", self.repetition_penalty, low=1 / HUGE, high=HUGE, need=need)
+        for name in ("presence_penalty", "frequency_penalty"):
+            _number(name, getattr(self, name), low=-HUGE, high=HUGE, need=f"between -{HUGE:g} and {HUGE:g} (0 is off)")
         _whole("seed", self.seed, low=0, high=LARGEST_SEED)
         _whole("logprobs", self.logprobs, low=0, off="0 gives the chosen token's alone")
         self._check_stop()

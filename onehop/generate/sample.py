@@ -150,8 +150,9 @@ class Sampler:
         self.draws, self.mixed = any(not r.greedy for r in rows), any(r.greedy for r in rows)
         self.greedy = torch.tensor([r.greedy for r in rows], device=self.device)  # (B,)
         self.temperature = self._column([1.0 if r.greedy else r.temperature for r in rows])
+        most = [min(r.top_k, self.n_ids) for r in rows]
         self.cuts = (
-            (top_k, self._column([r.top_k for r in rows], torch.int64), all(r.top_k == 0 for r in rows)),
+            (top_k, self._column(most, torch.int64), all(k == 0 for k in most)),
             (top_p, self._column([r.top_p for r in rows], torch.float64), all(r.top_p == 1.0 for r in rows)),
             (min_p, self._column([r.min_p for r in rows]), all(r.min_p == 0.0 for r in rows)),
         )

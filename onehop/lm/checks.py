@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onehop.base.errors import RequestError
 from onehop.generate.engine import Engine, left_padded
+from onehop.generate.request import LARGEST_SEED
 from onehop.generate.sample import wide
 from onehop.lm.language_model import LanguageModel
 from onehop.parts.keys import Keys
@@ -40,6 +42,8 @@ class Probe:
         self.lm, self.model = lm, lm.model
         self.device = lm.model.embed.tokens.weight.device
         self.length = min(length, *self._longest())
+        if not 0 <= seed <= LARGEST_SEED:
+            raise RequestError(f"seed={seed} must be a whole number, 0 to {LARGEST_SEED}")
         generator = torch.Generator().manual_seed(seed)
         self.tokens = torch.randint(lm.limits.n_ids, (1, self.length), generator=generator).to(self.device)  # (1, T)
         self.source = torch.randint(lm.limits.n_ids, (1, 7), generator=generator).to(self.device)  # (1, S)
@@ -64,7 +68,7 @@ class Probe:
 
     def _longest(self) -> list[int]:
         """The context, and lengths up to which a text's first angles do not depend on how long it becomes."""
-        changing: list[Any] = [scheme for scheme in self.model.schemes if scheme.at_read]
+        changing: list[Any] = [scheme for scheme in self.model.schemes if scheme.by_length]
         return [self.model.config.max_len, *(scheme.cfg.scaling.original_max_len for scheme in changing)]
 
 

@@ -19,6 +19,7 @@ from onehop.lm.completion import Completion
 from onehop.lm.options import resolve
 from onehop.model.transformer import Transformer
 from onehop.parts.linear import pack
+from onehop.parts.score import KERNELS
 from onehop.text.chat import Message, encode_chat
 from onehop.text.tokenizer import Tokenizer
 from onehop.weights.hf import save_hf
@@ -61,6 +62,8 @@ class LanguageModel:
         self.provenance, self.folder, self.family = provenance, folder, family
         self.eos_ids = eos_ids if eos_ids is not None else tokenizer.eos_ids if tokenizer is not None else frozenset()
         self.start_id = start_id if start_id is not None else tokenizer.bos_id if tokenizer is not None else None
+        if kernel != "auto":
+            KERNELS.get(kernel)
         self.kernel, self.parts = kernel, tuple(parts)
         self.prepare = _is_small(model) if prepare is None else prepare
 
@@ -112,6 +115,10 @@ class LanguageModel:
         """Token ids of a text, begun as the checkpoint's own rule says."""
         return self._need_tokenizer("text").encode(text)
 
+    def ids(self, prompt: Prompt) -> tuple[int, ...]:
+        """Token ids of a prompt, which may be ids already. Raises RequestError for what is neither."""
+        return tuple(self.encode(prompt)) if isinstance(prompt, str) else _ids_of(prompt)
+
     def resolve(self, **options: Any) -> dict[str, tuple[Any, str]]:
         """Every option's value and where it comes from: "argument", a file of the checkpoint, or "default"."""
         return resolve(options, self.generation_config)
@@ -126,7 +133,7 @@ class LanguageModel:
             raise RequestError(f"seed has {len(seeds)} numbers for {len(each)} prompts. Give one, or one for each.")
         limits = self.limits
         return [
-            Request(self._ids(prompt), seed=seed, **values).for_model(limits).seeded()
+            Request(self.ids(prompt), seed=seed, **values).for_model(limits).seeded()
             for prompt, seed in zip(each, seeds)
         ]
 
@@ -170,9 +177,6 @@ class LanguageModel:
             found["eos_token_id"] = ids[0] if len(ids) == 1 else ids
         return found
 
-    def _ids(self, prompt: Prompt) -> tuple[int, ...]:
-        return tuple(self.encode(prompt)) if isinstance(prompt, str) else _ids_of(prompt)
-
     def _need_tokenizer(self, what: str) -> Tokenizer:
         if self.tokenizer is None:
             raise RequestError(f"this model has no tokenizer, so {what} cannot be encoded. Give token ids.")
@@ -183,6 +187,8 @@ def _each(prompts: Any) -> list[Prompt]:
     """Several prompts as a list; one, a text or ids (also in an array), as a list of one."""
     if isinstance(prompts, str):
         return [prompts]
+    if not isinstance(prompts, Iterable):
+        raise RequestError(f"prompts are texts or lists of token ids, not {prompts!r}")
     prompts = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
     return [prompts] if prompts and all(isinstance(item, Integral) for item in prompts) else prompts
 

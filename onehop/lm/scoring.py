@@ -1,6 +1,7 @@
 """How likely a model finds given text: log-probabilities, loss, perplexity, bits per byte."""
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -50,8 +51,8 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss)."""
-        return math.exp(self.loss)
+        """exp(loss); infinite beyond the largest float."""
+        return math.exp(self.loss) if self.loss < math.log(sys.float_info.max) else math.inf
 
     @property
     def bits_per_byte(self) -> float | None:
@@ -98,8 +99,8 @@ def evaluate(lm: "LanguageModel", texts: "Iterable[Prompt]", *, stride: int | No
         raise RequestError("an encoder-decoder has no loss on plain text. Use score(source, answer).")
     context = lm.config.max_len
     stride = max(1, context // 2) if stride is None else stride
-    if not 1 <= stride <= context:
-        raise RequestError(f"stride={stride} must be between 1 and this model's context of {context}")
+    if not isinstance(stride, int) or not 1 <= stride <= context:
+        raise RequestError(f"stride={stride} must be a whole number between 1 and this model's context of {context}")
     if lm.prepare:
         pack(lm.model)
     losses, n_tokens, n_bytes = [], 0, 0
@@ -138,6 +139,11 @@ def _score_answer(lm: "LanguageModel", source: list[int], answer: list[int]) -> 
     if not source or limits.start_id is None:
         raise RequestError("an encoder-decoder needs a source that is not empty and a decoder start token")
     _check_ids(lm, [*source, *answer])
+    for what, ids in (("source", source), ("answer", answer)):
+        if len(ids) > limits.max_len:
+            raise RequestError(
+                f"the {what} has {len(ids)} tokens, and this model's context is {limits.max_len}. Shorten it."
+            )
     target = torch.tensor([[limits.start_id, *answer[:-1]]], device=device)
     with torch.inference_mode():
         hidden = lm.model.states(torch.tensor([source], device=device), target, kernel=lm.kernel).hidden
@@ -148,7 +154,7 @@ def _score_answer(lm: "LanguageModel", source: list[int], answer: list[int]) -> 
 def _split(lm: "LanguageModel", context: "Prompt", continuation: "Prompt") -> tuple[list[int], list[int]]:
     """The ids of both parts."""
     if not isinstance(context, str) and not isinstance(continuation, str):
-        return list(context), list(continuation)
+        return list(lm.ids(context)), list(lm.ids(continuation))
     if not (isinstance(context, str) and isinstance(continuation, str)):
         raise RequestError("context and continuation must both be text or both be token ids")
     if lm.limits.has_source:
@@ -164,7 +170,7 @@ def _split(lm: "LanguageModel", context: "Prompt", continuation: "Prompt") -> tu
 
 def _begun(lm: "LanguageModel", text: "Prompt") -> list[int]:
     """A text's ids behind the begin token, if there is one."""
-    ids = lm.encode(text) if isinstance(text, str) else list(text)
+    ids = list(lm.ids(text))
     start = lm.start_id
     return ids if start is None or ids[:1] == [start] else [start, *ids]
 

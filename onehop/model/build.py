@@ -64,17 +64,19 @@ def torch_dtype(dtype: torch.dtype | str) -> torch.dtype:
 
 
 def _transformer(cfg: ModelConfig, vocab_size: int) -> Transformer:
-    embed = _embedding(cfg, cfg.embed, _rows(vocab_size, cfg.d_model))
+    width = cfg.embed.width or cfg.d_model
+    embed = _embedding(cfg, cfg.embed, _rows(vocab_size, width))
     projection = (
-        Tied(embed.tokens, bias=cfg.head.bias) if cfg.head.tied else Linear(cfg.d_model, vocab_size, bias=cfg.head.bias)
+        Tied(embed.tokens, bias=cfg.head.bias) if cfg.head.tied else Linear(width, vocab_size, bias=cfg.head.bias)
     )
     encoder = None
     if cfg.encoder is not None:
         shared = cfg.encoder.share_embedding
-        rows = embed.tokens if shared else _rows(vocab_size, cfg.d_model)
+        rows = embed.tokens if shared else _rows(vocab_size, cfg.encoder.embed.width or cfg.d_model)
         own = _embedding(cfg, cfg.encoder.embed, rows, shared=shared)
         encoder = Encoder(**_stack(cfg, cfg.encoder, "encoder."), embed=own, dropout=cfg.dropout.embed)
-    return Transformer(cfg, **_stack(cfg, cfg, ""), embed=embed, head=Head(projection, cfg.head), encoder=encoder)
+    head = Head(projection, cfg.head, narrow=nn.Identity() if cfg.embed.width is None else Linear(cfg.d_model, width))
+    return Transformer(cfg, **_stack(cfg, cfg, ""), embed=embed, head=head, encoder=encoder)
 
 
 def _rows(n: int, width: int) -> nn.Embedding:
@@ -85,11 +87,12 @@ def _rows(n: int, width: int) -> nn.Embedding:
 def _embedding(cfg: ModelConfig, embed: EmbedConfig, rows: nn.Embedding, *, shared: bool = False) -> Embedding:
     positions: nn.Module | None = None
     if embed.position == "learned":
-        positions = LearnedPositions(cfg.max_len, cfg.d_model)
+        positions = LearnedPositions(cfg.max_len, cfg.d_model, offset=embed.position_offset)
     elif embed.position == "sinusoidal":
-        positions = SinusoidalPositions(cfg.d_model)
+        positions = SinusoidalPositions(cfg.d_model, waves=embed.waves, offset=embed.position_offset)
     norm = _norm(cfg.d_model, embed.norm)
-    return Embedding(rows, positions=positions, norm=norm, scale=embed.scale, shared=shared)
+    widen = nn.Identity() if embed.width is None else Linear(embed.width, cfg.d_model)
+    return Embedding(rows, positions=positions, norm=norm, scale=embed.scale, widen=widen, shared=shared)
 
 
 def _stack(cfg: ModelConfig, stack: StackConfig, prefix: str) -> dict[str, Any]:
@@ -131,7 +134,7 @@ def _block(cfg: ModelConfig, block: BlockConfig, schemes: dict[Any, PositionSche
 
 def _attention(cfg: ModelConfig, a: AttentionConfig, schemes: dict[Any, PositionScheme], name: str) -> nn.Module:
     """One layer's attention; equal position schemes of a stack are one module."""
-    key = (a.position, a.d_head, a.n_heads, a.sees == "all")
+    key = (a.position, a.d_head, a.n_heads, a.sees == "all", getattr(a.position, "scaled", False) and a.scale)
     if key not in schemes:
         schemes[key] = POSITIONS.get(a.position.kind)(a.position, a)
     change = None if a.score is None else SCORES.get(a.score.kind)(a.score, a)

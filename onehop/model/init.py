@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 
 from onehop.config.model import ModelConfig
 from onehop.model.transformer import Transformer
+from onehop.parts.norm import LayerNorm, RMSNorm
 
 RESIDUAL = ("wo", "w2")  # names of the maps that write into the residual stream
 BIASES = ("bias", "b1", "b2", "b3", "sinks")
@@ -41,8 +42,8 @@ def initialise(model: Transformer, cfg: ModelConfig, generator: Generator, *, em
 
 
 def _fill(owner: nn.Module, leaf: str, parameter: Tensor, *, std: float, generator: Generator) -> None:
-    if hasattr(owner, "offset"):  # a norm: offset + weight starts at 1, its bias at 0
-        parameter.fill_(1.0 - owner.offset if leaf == "weight" else 0.0)  # type: ignore[operator]
+    if isinstance(owner, (RMSNorm, LayerNorm)):  # offset + weight starts at 1, the bias at 0
+        parameter.fill_(1.0 - owner.offset if leaf == "weight" else 0.0)
     elif leaf in BIASES:
         parameter.zero_()
     else:

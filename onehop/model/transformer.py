@@ -34,43 +34,52 @@ class States:
 class Embedding(nn.Module):
     """Token ids (B, T) -> (B, T, C): the token's row, scaled, plus an absolute position, normalised.
 
-    With `shared` the rows are another embedding's (the decoder's, read by an encoder).
+    `widen` takes rows of another width to C. With `shared` the rows are another embedding's (the decoder's, read by an
+    encoder).
     """
 
     def __init__(
-        self, rows: nn.Embedding, *, positions: nn.Module | None, norm: nn.Module, scale: float, shared: bool = False
+        self,
+        rows: nn.Embedding,
+        *,
+        positions: nn.Module | None,
+        norm: nn.Module,
+        scale: float,
+        widen: nn.Module,
+        shared: bool = False,
     ):
         super().__init__()
         self._rows = (rows,)  # in a tuple: registered by its owner only, so that it is listed and saved once
         if not shared:
             self.tokens = rows
-        self.positions, self.norm, self.scale = positions, norm, scale
+        self.widen, self.positions, self.norm, self.scale = widen, positions, norm, scale
 
     def forward(self, tokens: Tensor, places: Places) -> Tensor:
         x = self._rows[0](tokens)  # (B, T, C)
-        x = x if self.scale == 1.0 else x * self.scale
+        x = self.widen(x if self.scale == 1.0 else x * self.scale)
         x = x if self.positions is None else x + self.positions(places.at, dtype=x.dtype)
         return self.norm(x)
 
     def check_length(self, places: Places) -> None:
         """Learned positions end somewhere; every other scheme can go on. Raises RequestError."""
-        if not isinstance(self.positions, LearnedPositions) or not places.n:
+        if not isinstance(self.positions, LearnedPositions) or not places.at.numel():
             return
         last = places.first + places.n if places.first is not None else int(places.at.max()) + 1
-        room = self.positions.weight.size(0)
+        room = self.positions.max_len
         if last > room:
             raise RequestError(f"the text has {last} tokens; this model has positions for {room}. Shorten it.")
 
 
 class Head(nn.Module):
-    """Hidden states (…, C) -> logits (…, V)."""
+    """Hidden states (…, C) -> logits (…, V). `narrow` takes them to the width of a token's row first."""
 
-    def __init__(self, projection: Linear | Tied, cfg: HeadConfig):
+    def __init__(self, projection: Linear | Tied, cfg: HeadConfig, *, narrow: nn.Module):
         super().__init__()
-        self.projection, self.scale, self.softcap = projection, cfg.scale, cfg.softcap
+        self.narrow, self.projection = narrow, projection
+        self.scale, self.softcap = cfg.scale, cfg.softcap
 
     def forward(self, hidden: Tensor) -> Tensor:
-        logits = self.projection(hidden)  # (…, V)
+        logits = self.projection(self.narrow(hidden))  # (…, V)
         logits = logits if self.scale == 1.0 else logits * self.scale
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
@@ -83,6 +92,11 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.schemes = nn.ModuleList(schemes)
         self.final_norm = final_norm
+
+    @property
+    def by_length(self) -> bool:
+        """Whether any layer's angles depend on the length of the text."""
+        return any(scheme.by_length for scheme in self.schemes)
 
     def run(
         self, x: Tensor, step: Step, cache: Cache | None = None, memory: Memory | None = None

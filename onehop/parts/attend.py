@@ -1,5 +1,6 @@
 """Attention as a plain function, with masks of your own: `onehop.attend`."""
 
+import math
 from typing import Any
 
 import torch
@@ -39,8 +40,8 @@ def attend(
     _check_shapes(q, k, v)
     parts = {"scale": scale, "softcap": softcap, "bias": bias, "sinks": sinks}
     rule = _rule(rule, parts, q)
-    if window is not None and window < 1:
-        raise ConfigError(f"attend: window={window} lets nobody see anything: it counts the own token. Use 1 or more.")
+    if window is not None and (not isinstance(window, int) or window < 1):
+        raise ConfigError(f"attend: window={window} is no number of tokens, the own one included. Use 1, 2 or more.")
     t, s = q.size(1), k.size(1)
     q_first, k_first = max(s - t, 0), max(t - s, 0)
     q_places, k_places = Places.run(q_first, t, q.device), Places.run(k_first, s, k.device)
@@ -96,6 +97,8 @@ class GivenBias(nn.Module):
 
 
 def _rule(rule: ScoreRule | None, parts: dict[str, Any], q: Tensor) -> ScoreRule:
+    if isinstance(parts["bias"], Tensor):
+        raise ConfigError("attend: bias is a tensor, and has to be a module of positions. Give numbers to add as mask.")
     given = [name for name, value in parts.items() if value is not None]
     if rule is not None and given:
         raise ConfigError(f"attend: {', '.join(given)} given beside a rule, which says them too. Put them in the rule.")
@@ -106,8 +109,10 @@ def _rule(rule: ScoreRule | None, parts: dict[str, Any], q: Tensor) -> ScoreRule
         raise ConfigError(
             f"attend: sinks {tuple(rule.sinks.shape)} need one score for each of the {q.size(2)} query heads."
         )
-    if rule.softcap is not None and not rule.softcap > 0:
-        raise ConfigError(f"attend: softcap={rule.softcap} must be above 0. Leave it out for no cap.")
+    if rule.softcap is not None and not 0 < rule.softcap < math.inf:
+        raise ConfigError(f"attend: softcap={rule.softcap} must be above 0 and finite. Leave it out for no cap.")
+    if not math.isfinite(rule.scale):
+        raise ConfigError(f"attend: scale={rule.scale} must be finite. Leave it out for 1/√D.")
     return rule
 
 
@@ -124,6 +129,10 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
             f"attend: {shapes}: {k.size(2)} key heads cannot share {q.size(2)} query heads: the first must divide the "
             f"second (is a tensor laid out as (batch, heads, tokens, width)?)."
         )
+    if q.size(-1) == 0:
+        raise ConfigError(f"attend: {shapes}: a width of 0 leaves nothing to compare. Give 1 or more.")
+    if not q.dtype.is_floating_point:
+        raise ConfigError(f"attend: q is {q.dtype}: convert q, k and v to a type with fractions, as torch.float32.")
     if not q.dtype == k.dtype == v.dtype:
         raise ConfigError(f"attend: q is {q.dtype}, k {k.dtype}, v {v.dtype}: convert them to one type.")
 

@@ -81,7 +81,6 @@ class GroupedQueryAttention(ScoredAttention):
         q, k = self.position.turn(q, k, step)
         k, v = step.tap(f"{self.name}.k", k), step.tap(f"{self.name}.v", v)
         keys = Keys(k, v, step.places) if cache is None else cache.extend(k=k, v=v)  # (B, S, K, D) twice
-        keys = self.position.turn_read(keys, step)
         y = self.mix(q, keys, step, step.sight(self.sees, keys.places))  # (B, T, H, D)
         return self.wo(y.flatten(-2))  # (B, T, C)
 

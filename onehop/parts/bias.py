@@ -14,18 +14,19 @@ class Alibi(PositionScheme):
     """-slope · |i - j|, with one fixed slope per head: (B | 1, T), (B | 1, S) -> (B | 1, H, T, S) float32.
 
     Press et al. 2021, arXiv:2108.12409, section 3. Nothing is learned, and no dtype of the model rounds the slopes.
+    `scale` multiplies all.
     """
 
     biases = True
     relative = True
 
-    def __init__(self, n_heads: int):
+    def __init__(self, n_heads: int, *, max_exponent: float = 8.0, scale: float = 1.0):
         super().__init__()
         self.n_heads = n_heads
-        self.slopes = alibi_slopes(n_heads)
-        self._minus = Constant(
-            -torch.tensor(self.slopes, dtype=torch.float32, device="cpu").view(-1, 1, 1)
-        )  # (H, 1, 1)
+        self.slopes = alibi_slopes(n_heads, max_exponent)
+        self.scale = scale
+        slopes = torch.tensor(self.slopes, dtype=torch.float32, device="cpu").view(-1, 1, 1)
+        self._minus = Constant(-scale * slopes)  # (H, 1, 1)
 
     def forward(self, q_at: Tensor, k_at: Tensor) -> Tensor:
         # float32 holds every position below 2^24, and every difference of two of them.
@@ -35,6 +36,25 @@ class Alibi(PositionScheme):
 
     def extra_repr(self) -> str:
         return f"{self.n_heads}"
+
+
+class RoundedAlibi(Alibi):
+    """-|r(i) - r(j)| · scale, where r(i) is slope · i with slope, position and product in bfloat16; shapes as `Alibi`.
+
+    What Falcon's release computes: it rounds each key's slope · j and lets the softmax take away what all keys share.
+    """
+
+    relative = False
+
+    def __init__(self, n_heads: int, *, max_exponent: float = 8.0, scale: float = 1.0):
+        super().__init__(n_heads, max_exponent=max_exponent, scale=scale)
+        slopes = torch.tensor(self.slopes, dtype=torch.float32, device="cpu").view(-1, 1)
+        self._rounded = Constant(slopes.to(torch.bfloat16))  # (H, 1)
+
+    def forward(self, q_at: Tensor, k_at: Tensor) -> Tensor:
+        slopes = self._rounded.on(q_at.device)
+        i, j = (slopes * at.to(torch.bfloat16).unsqueeze(1) for at in (q_at, k_at))  # (B, H, T), (B, H, S)
+        return (i.float().unsqueeze(-1) - j.float().unsqueeze(-2)).abs_() * -self.scale  # (B, H, T, S)
 
 
 class T5Bias(PositionScheme):
@@ -72,14 +92,15 @@ class T5Bias(PositionScheme):
         return f"{self.table.size(0)} buckets, {self.table.size(1)} heads, up to {self.reach}"
 
 
-def alibi_slopes(n_heads: int) -> list[float]:
+def alibi_slopes(n_heads: int, max_exponent: float = 8.0) -> list[float]:
     """Slopes 2^(-8h/n), h = 1 … n, for a power of two n; else of the next lower power, then every other of its double.
 
-    Press et al. 2021, arXiv:2108.12409, section 3, and `get_slopes` of its release, which published checkpoints follow.
+    Press et al. 2021, arXiv:2108.12409, section 3, and `get_slopes` of its release, which published checkpoints follow;
+    other exponents than 8 are MPT's (MosaicML 2023).
     """
     n = 2 ** int(math.log2(n_heads))
-    slopes = [2.0 ** (-8 * h / n) for h in range(1, n + 1)]
-    between = [2.0 ** (-4 * h / n) for h in range(1, 2 * n + 1, 2)]
+    slopes = [2.0 ** (-max_exponent * h / n) for h in range(1, n + 1)]
+    between = [2.0 ** (-max_exponent / 2 * h / n) for h in range(1, 2 * n + 1, 2)]
     return slopes + between[: n_heads - n]
 
 

@@ -177,7 +177,7 @@ class Ring(Book):
     def write(self, store: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
         moved = new.transpose(1, -2)  # (B, K, T, D)
         read = (store if new.size(1) == 1 else torch.cat([store, moved], dim=-2)).transpose(1, -2)
-        index = self._index.view(self.batch, *(1,) * (moved.dim() - 3), -1, 1).expand_as(moved)
+        index = self._index.view(self.batch, *(1,) * (moved.dim() - 3), new.size(1), 1).expand_as(moved)
         store.scatter_(store.dim() - 2, index, moved)
         return store, read
 

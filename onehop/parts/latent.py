@@ -64,17 +64,16 @@ class LatentAttention(ScoredAttention):
             "turning": step.tap(f"{self.name}.turning", turning.squeeze(2)),
         }
         kept, places = (kept, step.places) if cache is None else cache.write(**kept)
-        keys = self.expand(kept, places, step)  # (B, S, K, D), (B, S, K, Dv)
+        keys = self.expand(kept, places)  # (B, S, K, D), (B, S, K, Dv)
         y = self.mix(torch.cat([q, q_turning], -1), keys, step, step.sight(self.sees, keys.places))  # (B, T, H, Dv)
         return self.wo(y.flatten(-2))  # (B, T, C)
 
-    def expand(self, kept: Mapping[str, Tensor], places: Places, step: Step) -> Keys:
+    def expand(self, kept: Mapping[str, Tensor], places: Places) -> Keys:
         """Keys (B, S, K, D) and values (B, S, K, Dv) of the kept latent (B, S, L) and turning dims (B, S, R)."""
         made = self.wkv(kept["latent"]).unflatten(-1, (self.kv_heads, -1))  # (B, S, K, D - R + Dv)
         k, v = made.split([self.still, self.d_value], -1)
-        placed = self.position.turn_read(Keys(kept["turning"].unsqueeze(2), v, places), step)
-        turning, v = placed.dense()  # (B, S, 1, R), (B, S, K, Dv)
-        return Keys(torch.cat([k, turning.expand(-1, -1, self.kv_heads, -1)], -1), v, places)
+        turning = kept["turning"].unsqueeze(2).expand(-1, -1, self.kv_heads, -1)  # (B, S, K, R)
+        return Keys(torch.cat([k, turning], -1), v, places)
 
     @property
     def shapes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:

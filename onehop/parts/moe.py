@@ -59,7 +59,7 @@ class MoE(nn.Module):
         """Σ over k of weights (N, k) · experts `indices` (N, k) of x (N, C) -> (N, C), summed in the weights' dtype."""
         groups = Groups.of(indices, self.w1.size(0))
         y = self.experts(x[groups.order // indices.size(1)], groups.ends)  # (M, C), sorted by expert
-        y = y[groups.back()].view(*indices.shape, -1)  # (N, k, C)
+        y = y[groups.back()].view(*indices.shape, y.size(-1))  # (N, k, C)
         return (y * weights.unsqueeze(-1)).sum(1).to(x.dtype)  # (N, C)
 
     def experts(self, x: Tensor, ends: Tensor) -> Tensor:

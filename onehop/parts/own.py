@@ -33,8 +33,9 @@ def part(what: str, config: type[Kind]) -> Callable[[C], C]:
     """Add the decorated class to the table `what` (attention, position, ffn, norm or score) under the kind of `config`.
 
     Constructors: norm(width, config); ffn(d_model, config); position(config, attention_config);
-    attention as GroupedQueryAttention; score(config, attention_config), called with scores (B, H, T, S) and the
-    positions of queries (B | 1, T) and keys (B | 1, S) -> scores. A position scheme that biases scores also runs in the
+    attention as GroupedQueryAttention; score(config, attention_config). Calls: norm(x) -> x; ffn(x, real=…) -> (y,
+    None), x and y (B, T, C), `real` (B, T) tells tokens from padding; score(scores (B, H, T, S), positions of queries
+    (B | 1, T), of keys (B | 1, S)) -> scores; position as PositionScheme, and one that biases scores also runs in the
     tiled kernel. What a constructor puts into parameters and buffers of its own is kept; parts of onehop in it (Linear,
     norms) start like all others of their kind.
     """
@@ -48,6 +49,12 @@ def part(what: str, config: type[Kind]) -> Callable[[C], C]:
         )
 
     def add(cls: C) -> C:
+        wanted = position.PositionScheme if what == "position" else nn.Module
+        if not issubclass(cls, wanted):
+            raise ConfigError(f"your own {what} {cls.__name__} needs {wanted.__name__} as base")
+        if what != "position" and cls.forward is nn.Module.forward:
+            raise ConfigError(f"your own {what} {cls.__name__} has no method forward, which is how it is called")
+
         def made(*args: Any, **options: Any) -> nn.Module:
             with torch.device("cpu"):  # a model is laid out without memory, but nobody else knows these values
                 return cls(*args, **options)

@@ -6,7 +6,7 @@ from typing import Any
 from onehop.base.choices import Choices
 from onehop.config.attention import AttentionConfig
 from onehop.config.position import AlibiConfig, PositionConfig, RopeConfig, T5Config
-from onehop.parts.bias import Alibi, T5Bias
+from onehop.parts.bias import Alibi, RoundedAlibi, T5Bias
 from onehop.parts.rope import Rope
 from onehop.parts.scheme import PositionScheme
 
@@ -20,7 +20,8 @@ def rope(cfg: RopeConfig, attention: AttentionConfig) -> PositionScheme:
 
 def alibi(cfg: AlibiConfig, attention: AttentionConfig) -> PositionScheme:
     """Linear biases for the heads of `attention`."""
-    return Alibi(attention.n_heads)
+    scale = (attention.scale or attention.d_head**-0.5) if cfg.scaled else 1.0
+    return (RoundedAlibi if cfg.rounded else Alibi)(attention.n_heads, max_exponent=cfg.max_exponent, scale=scale)
 
 
 def t5(cfg: T5Config, attention: AttentionConfig) -> PositionScheme:

@@ -29,7 +29,7 @@ class Rope(PositionScheme):
         plain = plain_inv_freq(cfg.theta, self.width)  # (width/2,)
         self._plain = Constant(plain)
         self._stretch = None if cfg.scaling is None else STRETCHES.get(cfg.scaling.kind)
-        self.at_read = self._stretch is not None and self._stretch.at_read
+        self.by_length = self._stretch is not None and self._stretch.by_length
         self.attention_factor = 1.0 if self._stretch is None else self._stretch.attention_factor(cfg.scaling)
         self._fixed = Constant(self._stretched(plain, None))
 
@@ -41,7 +41,7 @@ class Rope(PositionScheme):
         """Radians per token of each pair, float64: (width/2,), or (B, width/2) for texts of `length` (B,) tokens."""
         if isinstance(length, int):
             length = torch.tensor(length, device="cpu")
-        if length is None or not self.at_read:
+        if length is None or not self.by_length:
             return self._fixed.on(torch.device("cpu") if length is None else length.device)
         return self._stretched(self._plain.on(length.device), length)
 
@@ -51,7 +51,7 @@ class Rope(PositionScheme):
         float64 for q and k of that `dtype`, else float32. Both carry the attention factor.
         """
         exact = torch.float32 if at.device.type == "mps" else torch.float64
-        if self.at_read and length is not None:
+        if self.by_length and length is not None:
             length = length.unsqueeze(1) if length.dim() == 1 else length
             freq = self._stretched(self._plain.on(at.device), length)  # (B, 1 | T, width/2)
         else:

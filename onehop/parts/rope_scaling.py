@@ -2,7 +2,7 @@
 
 A row of `STRETCHES` is two functions of the config. `inv_freq(cfg, plain, theta=…, length=…)`: `plain` (P,) float64 is
 theta^(-2j/d) radians per token for the pairs j = 0 … P-1 of a rotary width d = 2P. `attention_factor(cfg)` multiplies
-cos and sin. With `at_read` the frequencies depend on the length of the text: `length` (B,) in tokens -> (B, P).
+cos and sin. With `by_length` the frequencies depend on the length of the text: `length` (B,) in tokens -> (B, P).
 """
 
 import math
@@ -135,7 +135,7 @@ class Stretch:
 
     inv_freq: Callable[..., Tensor]
     attention_factor: Callable[[Any], float] = _one
-    at_read: bool = False
+    by_length: bool = False
 
 
 STRETCHES: Choices[Stretch] = Choices(
@@ -143,9 +143,9 @@ STRETCHES: Choices[Stretch] = Choices(
     {
         "linear": Stretch(linear),
         "ntk": Stretch(ntk),
-        "dynamic": Stretch(dynamic, at_read=True),
+        "dynamic": Stretch(dynamic, by_length=True),
         "yarn": Stretch(yarn, yarn_attention_factor),
         "llama3": Stretch(llama3),
-        "longrope": Stretch(longrope, longrope_attention_factor, at_read=True),
+        "longrope": Stretch(longrope, longrope_attention_factor, by_length=True),
     },
 )

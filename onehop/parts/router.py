@@ -66,7 +66,7 @@ class Routing:
         return loss
 
     def _tokens(self) -> Tensor | int:
-        return self.indices[..., 0].numel() if self.real is None else self.real.sum().clamp(min=1)
+        return max(1, self.indices[..., 0].numel()) if self.real is None else self.real.sum().clamp(min=1)
 
     def _mean(self, x: Tensor) -> Tensor:
         """The mean over real tokens: (B, T, n) -> (n,)."""

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from onehop.base.errors import ConfigError
-from onehop.parts.keys import Keys
 
 if TYPE_CHECKING:
     from onehop.parts.step import Step
@@ -17,14 +16,14 @@ class PositionScheme(nn.Module):
     """How attention knows where tokens stand. This base knows nothing: no order but what the mask gives.
 
     A scheme may turn q and k by angles (`turns`: it has `angles` and `rotate`), or add to the scores (`biases`: it has
-    `forward`), or both. Angles that depend on the length of the whole text are applied to keys when these are read
-    (`at_read`), so that decoding from a cache equals a fresh pass over the text.
+    `forward`), or both. Keys are turned before they go into the cache, and stay so. Where angles depend on the text's
+    length (`by_length`), it is the length at that moment: up to the text's last token in this pass.
     """
 
     turns = False
     biases = False
     relative = False  # whether what it adds to a score depends on the distance i - j alone
-    at_read = False
+    by_length = False
 
     @property
     def key(self) -> Hashable:
@@ -35,26 +34,17 @@ class PositionScheme(nn.Module):
         """New queries (B, T, H, D) and keys (B, T, K, D), placed; keys as they go into the cache."""
         if not self.turns:
             return q, k
-        cos, sin = step.angles(self, step.places, q)
-        if self.at_read:
-            return self.rotate(q, cos, sin), k
+        cos, sin = step.angles(self, q)
         if q.size(1) == 1:  # for one token, copying q and k together costs less than turning each by itself
             both = self.rotate(torch.cat([q, k], dim=2), cos, sin)  # (B, 1, H + K, D)
             q, k = both.split_with_sizes([q.size(2), k.size(2)], 2)
             return q, k
         return self.rotate(q, cos, sin), self.rotate(k, cos, sin)
 
-    def turn_read(self, keys: Keys, step: "Step") -> Keys:
-        """Keys as they come out of the cache, placed."""
-        if not (self.turns and self.at_read):
-            return keys
-        k, v = keys.dense()
-        return Keys(self.rotate(k, *step.angles(self, keys.places, k)), v, keys.places)
-
     def angles(self, at: Tensor, *, dtype: torch.dtype, length: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The cos and sin, for q of `dtype`, at positions (B, T): (B, T, width/2) twice.
 
-        With `at_read`, `length` (B,) or (B, T) is the number of tokens of each row's or each slot's text.
+        With `by_length`, `length` (B,) or (B, T) is the number of tokens of each row's or each slot's text.
         """
         raise self._without("angles", "turns")
 

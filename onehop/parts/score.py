@@ -36,7 +36,12 @@ class Choice:
 
 
 def score(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, kernel: str = "auto") -> Tensor:
-    """Let q (B, T, H, D) look at `keys` -> (B, T, H, Dv), by the kernel that `choose` names."""
+    """Let q (B, T, H, D) look at `keys` -> (B, T, H, Dv), by the kernel that `choose` names.
+
+    Where there is no query at all, the definition answers: the others cut and fold tensors, which need a size to do so.
+    """
+    if q.numel() == 0:
+        return plain(q, keys, rule, sight)
     return KERNELS.get(choose(q, keys, rule, sight, kernel=kernel).kernel)(q, keys, rule, sight)
 
 
@@ -44,10 +49,13 @@ def choose(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, kernel: str 
     """The quickest kernel that computes this rule exactly; the one asked for, unless it cannot. Reads no tensor."""
     if kernel == "plain":
         return Choice("plain", "asked for")
+    if kernel != "auto":
+        KERNELS.get(kernel)  # refuses a name that it does not know
+    if not q.numel():
+        return Choice("plain", "no token is there to look")
     why_not = {"tiled": why_not_tiled(rule), "fused": why_not_fused(q, rule, sight)}
     if kernel == "auto":
         return _quickest(q, keys, rule, sight, why_not)
-    KERNELS.get(kernel)
     if why_not[kernel] is None:
         return Choice(kernel, "asked for")
     other = _quickest(q, keys, rule, sight, why_not)

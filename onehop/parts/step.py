@@ -38,7 +38,7 @@ class Step:
         self.places, self.prefix, self.drop, self.kernel = places, prefix, drop, kernel
         self.listener = listener
         self._sights: dict[tuple[Sees, int], Sight] = {}
-        self._angles: dict[tuple[object, int, object], tuple[Tensor, Tensor]] = {}
+        self._angles: dict[tuple[object, object], tuple[Tensor, Tensor]] = {}
         self._kept: list[object] = []  # keeps what `id` stands for alive
 
     def sight(self, sees: Sees, keys: Places) -> Sight:
@@ -47,14 +47,14 @@ class Step:
             self._sights, (sees, id(keys)), lambda: Sight(sees, self.places, keys, prefix=self.prefix), keys
         )
 
-    def angles(self, scheme: PositionScheme, places: Places, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Angles of a rotary scheme at `places`, as cos and sin for activations like `like`."""
+    def angles(self, scheme: PositionScheme, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Angles of a rotary scheme at the new tokens, as cos and sin for activations like `like`."""
 
         def compute() -> tuple[Tensor, Tensor]:
-            length = text_lengths(places) if scheme.at_read else None  # (B,) or (B, T)
-            return scheme.angles(places.at, dtype=like.dtype, length=length)
+            length = text_lengths(self.places) if scheme.by_length else None  # (B,) or (B, T)
+            return scheme.angles(self.places.at, dtype=like.dtype, length=length)
 
-        return self._once(self._angles, (scheme.key, id(places), like.dtype), compute, places)
+        return self._once(self._angles, (scheme.key, like.dtype), compute)
 
     def real(self) -> Tensor | None:
         """(B, T) bool: which new tokens are not padding; None if all are real."""
@@ -83,7 +83,12 @@ class Step:
 
 
 def text_lengths(places: Places) -> Tensor:
-    """Tokens of each row's text (B | 1,) or, where rows hold several documents, of each slot's own document (B, T)."""
+    """Tokens of each row's text (B | 1,) or, where rows hold several documents, of each slot's own document (B, T).
+
+    A text is counted up to its last token among these; those before the first of them count, padding does not.
+    """
+    if not places.n:
+        return places.at.new_zeros(places.at.size(0))
     if places.doc is None:
         return places.at.amax(dim=1) + 1
     documents, which = places.doc.unique(return_inverse=True)  # (N,), (B, T)

@@ -144,7 +144,12 @@ def _chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     if isinstance(found, str):
         found = {"default": found}
     elif isinstance(found, list):
-        found = {row["name"]: row["template"] for row in found}
+        found = {row.get("name"): row.get("template") for row in found if isinstance(row, dict)} or None
+    if not isinstance(found, dict) or not all(isinstance(text, str) for pair in found.items() for text in pair):
+        raise TextError(
+            f"{folder / 'tokenizer_config.json'}: chat_template is neither a text nor texts by name. Get it again from "
+            "its source."
+        )
     file = folder / "chat_template.jinja"
     if file.is_file():
         found = found | {"default": file.read_text(encoding="utf-8")}

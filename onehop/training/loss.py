@@ -45,5 +45,4 @@ def _places(model: Transformer, batch: Batch) -> Tensor | None:
     tokens (experts, angles that depend on a text's length).
     """
     counts = any(not isinstance(layer.ffn, (PlainFFN, GatedFFN)) for layer in model.layers)
-    counts = counts or any(getattr(scheme, "at_read", False) for scheme in model.schemes)
-    return batch.at if batch.packed or (batch.padded and counts) else None
+    return batch.at if batch.packed or (batch.padded and (counts or model.by_length)) else None

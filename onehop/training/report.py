@@ -31,6 +31,8 @@ class Metrics:
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one line."""
+        if not self.rows and self.path.exists():
+            raise DataError(f"{self.path} was begun by another run meanwhile. Set out=OTHER, or wait for its end.")
         self.rows.append(row)
         append(self.path, json.dumps(row) + "\n")
 
@@ -109,9 +111,9 @@ def draw_losses(rows: Sequence[dict[str, Any]], path: Path, *, best: float | Non
         axes.plot(*zip(*held, strict=True), color="#1f5a99", marker="o", markersize=3, label="validation")
     if best is not None:
         axes.axhline(best, color="#b5442e", linestyle="--", linewidth=1, label=best_label)
-    axes.set_yscale("log")
     shown = [y for _, y in train + held] + ([] if best is None else [best])
-    if shown:
+    if shown and min(shown) > 0:  # a text whose every token is certain reaches 0, which no logarithm shows
+        axes.set_yscale("log")
         low, high = min(shown) * 0.92, max(shown) * 1.05
         axes.set_ylim(low, high)
         axes.set_yticks(_ticks(low, high))

@@ -48,6 +48,7 @@ def training_step(
 
     The loss is the sum over all targets of the step divided by their number, however they are cut into micro-batches.
     A step whose gradient is not finite changes nothing: no weight, no moment, no place in the learning rate's schedule.
+    Nor does one without targets move anything: there AdamW would go on by its moments, and decay.
     """
     lr = learning_rate(index - n_skipped, cfg)
     for group in optimizer.param_groups:
@@ -56,7 +57,7 @@ def training_step(
     surprise, loads = _accumulate(model, batches, targets=targets, index=index, cfg=cfg, precision=precision)
     clip = cfg.clip if cfg.clip is not None else math.inf
     norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip))
-    if math.isfinite(norm):
+    if targets and math.isfinite(norm):
         optimizer.step()
         balance(model, loads)
     optimizer.zero_grad(set_to_none=True)

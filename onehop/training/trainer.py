@@ -1,5 +1,6 @@
 """A run: recipe → data → model → steps → evaluation → saved result."""
 
+import math
 import platform
 import shutil
 import time
@@ -19,7 +20,7 @@ from onehop.config.origins import leaves
 from onehop.config.recipe import Recipe
 from onehop.config.write import to_toml
 from onehop.data.loader import Loader, evaluation_batches
-from onehop.data.prepare import Prepared, prepare
+from onehop.data.prepare import Prepared, prepare, remove_others
 from onehop.model.build import build
 from onehop.training.evaluate import validation_loss
 from onehop.training.optimizer import make_optimizer
@@ -72,6 +73,7 @@ class Trainer:
             self.progress = Progress()
             if resume:
                 self.progress = load_state(self.out, self.model, self.optimizer, facts=self._facts())
+        _check_out(self.out, resume=resume, fresh=fresh)  # again: another run may have begun while the text was read
         self._begin(fresh)
         self.metrics = Metrics(self.out / "metrics.jsonl", step=self.progress.step)
         self.report: dict[str, Any] = {}  # what a finished run adds to its provenance
@@ -101,9 +103,8 @@ class Trainer:
             )
             in_a_row = in_a_row + 1 if result.skipped else 0
             if in_a_row == MOST_SKIPPED:
-                raise OnehopError(
-                    f"the gradients of {MOST_SKIPPED} steps in a row, up to step {result.step}, were not finite: the "
-                    f"run has diverged. Lower train.lr={cfg.lr:g}, or raise train.warmup={cfg.warmup}."
+                raise self._diverged(
+                    f"the gradients of {MOST_SKIPPED} steps in a row, up to step {result.step}, were not finite"
                 )
             yield result
 
@@ -113,6 +114,8 @@ class Trainer:
         rows = evaluation_batches(self.data.validation, n_rows=cfg.eval_rows, **self.row_options)
         batches = (batch.to(self.device) for batch in rows)
         loss = validation_loss(self.model, batches, precision=self.precision, kernel=cfg.kernel, notify=self.notify)
+        if not math.isfinite(loss):
+            raise self._diverged(f"the validation loss after step {self.progress.step} is {loss}")
         best = self.progress.best_val_loss
         self.progress = replace(self.progress, best_val_loss=loss if best is None else min(loss, best))
         return loss
@@ -141,6 +144,12 @@ class Trainer:
             **self.report,
         }
 
+    def _diverged(self, what: str) -> OnehopError:
+        cfg = self.recipe.train
+        return OnehopError(
+            f"{what}: the run has diverged. Lower train.lr={cfg.lr:g}, or raise train.warmup={cfg.warmup}."
+        )
+
     def _facts(self) -> Mapping[str, Any]:
         """What a resumed run must not change: the model, the text, and the order in which it is read."""
         same = ("train.batch_size", "train.micro_batch", "train.context", "train.seed", "data.packing")
@@ -162,9 +171,7 @@ class Trainer:
         if fresh:
             for name in RESULTS:
                 (self.out / name).unlink(missing_ok=True)
-            for folder in (self.out / "data").glob("*/"):
-                if folder.resolve() != self.data.folder.resolve():
-                    shutil.rmtree(folder, ignore_errors=True)
+            remove_others(self.data)
         remove_leftovers(self.out)
         atomic_write(self.out / "recipe.toml", to_toml(self.recipe))
 
@@ -210,7 +217,10 @@ def _check_out(out: Path, *, resume: bool, fresh: bool) -> None:
     if resume and not (out / FILE).is_file():
         raise CheckpointError(f"{out} holds nothing to resume: {FILE} is missing. Start without --resume.")
     if not resume and not fresh and any((out / name).exists() for name in RESULTS):
-        raise ConfigError(f"{out} holds a run already: go on with --resume, replace it with --fresh, or set out=OTHER.")
+        raise ConfigError(
+            f"{out} holds a run already: go on with --resume, replace it with --fresh, or set out=OTHER "
+            "(in Python: resume=True, fresh=True)."
+        )
 
 
 @contextmanager

@@ -39,7 +39,8 @@ def load_described(described: Described, *, dtype: torch.dtype | str | None, dev
     assert described.family is not None
     with open_tensors(described.folder) as files:
         tensors = dequantised(files, described.raw)
-        found = match(described.family.tensors, described.config, tensors.entries, where=str(tensors.where))
+        table = described.family.tensors_of(tensors.entries)
+        found = match(table, described.config, tensors.entries, where=str(tensors.where))
         return fill(build(described.config, device="meta"), tensors, found, dtype=dtype, device=device)
 
 

@@ -1,6 +1,7 @@
 """Tensors from files into a model and back, claim by claim."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -39,13 +40,18 @@ def fill(
             owned = torch.empty(
                 tensor.shape, dtype=buffers.get(name, to), device=device
             )  # not a view of the file, which may change
-            weights[name] = _fitting(name, owned.copy_(tensor), tensor)
+            weights[name] = _fitting(name, owned.copy_(tensor), tensor, where=tensors.where)
     model.load_state_dict(weights, assign=True)
     return model.eval()
 
 
-def _fitting(name: str, owned: Tensor, source: Tensor) -> Tensor:
-    """The converted tensor, unless a number became infinite: float16 ends at 65504."""
+def _fitting(name: str, owned: Tensor, source: Tensor, *, where: Path) -> Tensor:
+    """The converted tensor, unless it holds NaN, or a number became infinite: float16 ends at 65504.
+
+    NaN has to be found here: PyTorch's attention kernel takes a row of NaN scores for one that sees nothing.
+    """
+    if owned.is_floating_point() and owned.sum(dtype=torch.float32).isnan() and owned.isnan().any():
+        raise CheckpointError(f"{where}: {name} holds NaN: the weights are damaged. Get them again from their source.")
     if owned.dtype == torch.float16 and source.dtype != torch.float16 and owned.isinf().any():
         largest = float(source.abs().max())
         if largest < float("inf"):

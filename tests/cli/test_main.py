@@ -1,12 +1,18 @@
 """The command line: what it says, where it says it, and with which exit code."""
 
+import io
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
+import onehop.cli.main as main_file
 from onehop.base.shipped import shipped_names
+from onehop.cli import listing
+from onehop.cli.common import table
 from onehop.cli.main import COMMANDS, main
 from onehop.config.read import read
 
@@ -45,6 +51,12 @@ def test_help_loads_neither_torch_nor_the_config_classes():
     probe = f"import sys; from onehop.cli.main import main; main(['--help']); {look}"
     out = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "False False"
+
+
+def test_the_package_is_the_command_where_its_script_is_not_on_the_path():
+    done = subprocess.run([sys.executable, "-m", "onehop", "trian"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Did you mean train?" in done.stderr
 
 
 def test_an_unknown_command_is_answered_with_the_nearest(capsys):
@@ -90,6 +102,16 @@ def test_list_names_what_ships(capsys):
     assert {"quickstart", "tiny", "shakespeare-char"} <= {row["name"] for row in found["recipes"]}
 
 
+def test_every_key_of_a_recipe_is_listed_with_what_it_is_for(capsys):
+    code, out, _ = said(["list", "keys", "--json"], capsys)
+    listed = {row["name"]: row["about"] for row in json.loads(out)["keys"]}
+    assert code == 0
+    assert set(read("quickstart").origins) <= listed.keys()
+    assert listed["model.attention.position.kind"] == "[rope, alibi, t5, none]"
+    assert listed["train.lr"] == "highest learning rate"
+    assert listed["model.attention.sees"].endswith(" [causal, prefix, all]")
+
+
 def test_explain_tells_where_each_value_comes_from_and_trains_nothing(capsys, tmp_path):
     code, out, _ = said(["train", "tiny", f"out={tmp_path}/x", "train.steps=7", "--explain", "--json"], capsys)
     rows = json.loads(out)
@@ -97,6 +119,22 @@ def test_explain_tells_where_each_value_comes_from_and_trains_nothing(capsys, tm
     assert rows["train.steps"] == {"value": 7, "origin": "command line"}
     assert rows["train.clip"]["origin"] == "default"
     assert not (tmp_path / "x").exists()
+
+
+def test_explain_names_every_key_whole_in_a_line_of_its_own(capsys):
+    """Through a pipe, as `onehop train tiny --explain | grep scaling` reads it."""
+    scaling = ["model.attention.position.scaling=linear", "model.attention.position.scaling.factor=4"]
+    code, out, _ = said(["train", "tiny", *scaling, "--explain"], capsys)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:]] == list(read("tiny", scaling).origins)
+
+
+def test_a_narrow_terminal_breaks_values_and_cuts_no_name(capsys):
+    name, value = "model.attention.position.scaling.original_max_len", "a-value-of-thirty-letters-or-so"
+    Console(width=60, file=sys.stdout).print(table("key", "value", rows=[(name, value)]))
+    words = capsys.readouterr().out.split()
+    assert name in words
+    assert "".join(words[3:]) == value
 
 
 def test_copy_writes_an_editable_recipe_and_never_overwrites(capsys, tmp_path):
@@ -128,3 +166,65 @@ def test_a_copy_in_another_folder_is_the_same_recipe(name, capsys, tmp_path):
     target = tmp_path / "my.toml"
     assert said(["train", name, "--copy", str(target)], capsys)[0] == 0
     assert read(target).recipe == read(name).recipe
+
+
+def test_a_piped_prompt_that_is_no_text_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
+    assert "standard input is not UTF-8 text" in refusal(["generate", "fables-tiny"], capsys)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("74 GiB"), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 74 GiB")]
+)
+def test_memory_that_does_not_suffice_is_told_in_one_line(error, monkeypatch, capsys):
+    def fails(words):
+        raise error
+
+    monkeypatch.setattr(main_file, "_dispatch", fails)
+    assert "the memory does not suffice" in refusal(["train", "tiny"], capsys)
+
+
+def test_a_bug_of_ours_keeps_its_traceback(monkeypatch):
+    def fails(words):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(main_file, "_dispatch", fails)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["train", "tiny"])
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            PermissionError(13, "Permission denied", "/root/a.txt"),
+            "/root/a.txt cannot be used: Permission denied. Check",
+        ),
+        (OSError(28, "No space left on device"), "failed: No space left on device. Free some space"),
+    ],
+)
+def test_what_the_machine_refuses_is_told_in_one_line(error, text, monkeypatch, capsys):
+    def fails(words):
+        raise error
+
+    monkeypatch.setattr(main_file, "_dispatch", fails)
+    assert text in refusal(["train", "tiny"], capsys)
+
+
+def test_ctrl_c_is_told_and_ends_with_130(monkeypatch, capsys):
+    def interrupted(what):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(listing, "_rows", interrupted)
+    assert said(["list"], capsys) == (130, "", "onehop: interrupted\n")
+
+
+@pytest.mark.parametrize("words", [["list"], ["train", "tiny", "--explain"], ["--help"]])
+def test_a_reader_that_has_gone_is_no_error(words):
+    """Runs with a standard output whose other end is closed, as `| head -1` leaves it."""
+    read, write = os.pipe()
+    os.close(read)
+    call = "import sys; from onehop.cli.main import run; run()"
+    done = subprocess.run([sys.executable, "-c", call, *words], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -32,6 +32,7 @@ from onehop.config.overrides import as_layer
         ("train.sample=Once, upon a time", "Once, upon a time"),
         ('train.sample="Once\\nupon"', "Once\nupon"),
         ("train.sample=a=b", "a=b"),
+        ("data.separator=\n", "\n"),
         ("train.sample=7", "7"),
         ("out=2024-01-01", "2024-01-01"),
         ("data.tokenizer=true", "true"),

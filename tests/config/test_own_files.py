@@ -39,6 +39,7 @@ batch_size = 1
 @pytest.fixture(autouse=True)
 def _forget_what_a_test_added(monkeypatch):
     monkeypatch.setattr(SCORES, "_rows", dict(SCORES._rows))
+    monkeypatch.setattr(SCORES, "_own", dict(SCORES._own))
     monkeypatch.setattr(own_files, "_DONE", {})
 
 
@@ -120,6 +121,7 @@ def test_a_missing_file_of_parts_is_refused():
     [
         ("x = 1\n1 / 0\n", r"^bad\.py, line 2: ZeroDivisionError: division by zero$"),
         ("def broken(:\n", r"^bad\.py, line 1: SyntaxError: "),
+        ("import sys\nsys.exit(3)\n", r"^bad\.py, line 2: SystemExit: 3$"),
         ("import no_such_module\n", r"^bad\.py, line 1: ModuleNotFoundError: No module named 'no_such_module'$"),
     ],
 )

@@ -192,6 +192,22 @@ BROKEN = [
         "embed.position=sinusoidal pairs sines and cosines: d_model=33 must be even",
     ),
     (
+        {**ENCODER, "embed": {"width": 8}},
+        "encoder.embed.width=none and embed.width=8 differ, but one embedding serves both. Give both the same.",
+    ),
+    (
+        {"embed": {"position_offset": 2}},
+        "embed.position_offset=2 has no effect: it needs an absolute embed.position. Leave it out (or 0).",
+    ),
+    (
+        {"embed": {"position": "learned", "waves": "fairseq"}},
+        "embed.waves=fairseq has no effect: it needs embed.position=sinusoidal. Leave it out (or waves=interleaved).",
+    ),
+    (
+        {"d_model": 2, "attention": {"d_head": 8}, "embed": {"position": "sinusoidal", "waves": "fairseq"}},
+        "embed.waves=fairseq needs two wavelengths: d_model=2 must be at least 4. Use interleaved.",
+    ),
+    (
         {"blocks": {"a": {}, "b": {}}, "pattern": ["a"]},
         "blocks.b is not used: pattern=a never names it. Add or remove it.",
     ),
@@ -310,6 +326,17 @@ def test_a_recipe_that_cannot_be_trained_is_refused_in_one_line(change, text):
     with pytest.raises(ConfigError) as refused:
         Recipe(**{top: {**table, **change.get(top, {})} for top, table in whole.items()})
     assert str(refused.value) == text
+
+
+def test_an_empty_folder_and_a_seed_beyond_its_type_are_refused():
+    """out= is an empty shell variable: the run would fill the current folder; torch's seeds have 63 bits."""
+    whole = {**RECIPE, "model": {**BASE, "vocab_size": None}}
+    with pytest.raises(ConfigError, match=r"^out='': string should have at least 1 character"):
+        Recipe(**whole, out="")
+    train = {"steps": 5, "batch_size": 4}
+    with pytest.raises(ConfigError, match=r"^train\.seed=9223372036854775808: input should be less than"):
+        Recipe(**{**whole, "train": {**train, "seed": 2**63}})
+    assert Recipe(**{**whole, "train": {**train, "seed": 2**63 - 1}}).train.seed == 2**63 - 1
 
 
 def test_fewer_steps_than_the_warmup_are_a_short_run_and_no_fault():

@@ -95,7 +95,7 @@ MODELS = st.builds(
 )
 RECIPES = st.builds(
     dict,
-    out=st.text(),
+    out=st.text(min_size=1),
     about=st.text(),
     model=MODELS.map(lambda model: {**model, "vocab_size": None, "max_len": 10**6}),
     data=st.builds(dict, files=st.lists(st.text(min_size=1), min_size=1), separator=st.one_of(st.none(), st.text())),

@@ -81,6 +81,8 @@ def test_the_fingerprint_follows_the_contents_and_not_the_place(folder, tmp_path
         ({}, r"^there is no text: give data\.files=PATH or data\.corpus \(one of fables, python-stdlib\)\.$"),
         ({"corpus": "fables"}, r"^the corpus fables is endless\. Say how many .*data\.n_documents=20000\.$"),
         ({"files": ["."], "separator": ""}, r"^data\.separator is empty\."),
+        ({"corpus": "fables", "n_documents": -1}, r"^n_documents=-1 leaves no document to read\. Use 1 or more"),
+        ({"corpus": "fables", "n_documents": 1, "seed": -1}, r"^seed=-1 must be 0 or more\.$"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(options, refusal):
@@ -108,6 +110,7 @@ def test_bytes_that_are_no_text_are_refused_with_file_and_offset(tmp_path):
         ('{"body": "b"}', r"rows\.jsonl:2 has no text in the field 'text'\. .*data\.jsonl_field=body\.$"),
         ('{"text": 5}', r"rows\.jsonl:2 has no text in the field 'text'\. .*data\.jsonl_field=NAME\.$"),
         ("[1]", r"rows\.jsonl:2 has no text in the field 'text'"),
+        ("[" * 100_000, r"rows\.jsonl:2 is not JSON .*Each line must be one JSON object\.$"),
         ('{"text": "b"', r"rows\.jsonl:2 is not JSON .*Each line must be one JSON object\.$"),
     ],
 )
@@ -115,3 +118,21 @@ def test_a_json_line_without_text_is_refused_by_its_number(tmp_path, line, refus
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n' + line + "\n")
     with pytest.raises(DataError, match=refusal):
         list(open_source(files=[tmp_path / "rows.jsonl"]))
+
+
+def test_half_a_character_in_a_json_line_is_refused_by_its_number(tmp_path):
+    """Python's and JavaScript's json write the halves of a cut pair as escapes, which no UTF-8 file can hold."""
+    (tmp_path / "rows.jsonl").write_text(r'{"text": "\ud83d\ude00"}' + "\n" + r'{"text": "a \ud83d b"}')
+    with pytest.raises(DataError, match=r"rows\.jsonl:2 holds half a character \(\\ud83d\)\. Remove it there"):
+        list(open_source(files=[tmp_path / "rows.jsonl"]))
+
+
+def test_an_option_that_no_file_listens_to_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("a|b")
+    (tmp_path / "a.jsonl").write_text('{"text": "c", "body": "d"}')
+    plain, lines = [tmp_path / "a.txt"], [tmp_path / "a.jsonl"]
+    with pytest.raises(DataError, match=r"^data\.separator='\|' has no effect: each line of a \.jsonl file"):
+        open_source(files=lines, separator="|")
+    with pytest.raises(DataError, match=r"^data\.jsonl_field=body has no effect: no file ends in \.jsonl"):
+        open_source(files=plain, jsonl_field="body")
+    assert list(open_source(files=plain + lines, separator="|", jsonl_field="body")) == ["a", "b", "d"]

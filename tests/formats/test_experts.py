@@ -33,7 +33,7 @@ def test_a_key_is_read_under_either_of_its_names():
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({"num_local_experts": 5}, "num_experts=6 and num_local_experts=5 are one key under two names"),
+        ({"num_local_experts": 5}, "says num_experts twice and differently, once as num_local_experts: 6, 5"),
         ({"decoder_sparse_step": 0}, "decoder_sparse_step=0 should be a whole number from 1 on"),
         ({"num_experts": "many"}, "num_experts='many' should be a whole number"),
         ({"mlp_only_layers": 3}, "mlp_only_layers=3 should be a list"),

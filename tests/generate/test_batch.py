@@ -5,8 +5,8 @@ import torch
 
 from onehop.base.errors import RequestError
 from onehop.generate import Engine, Limits, Request, run
-from tests.case_model import case_model
-from tests.small_models import CONFIGS, encoder_decoder, small_model
+from tests.golden import case_model
+from tests.small_models import CONFIGS, DYNAMIC, LONGROPE, decoder, encoder_decoder, small_model
 from tests.text.small_tokenizers import byte_fallback, bytes_only
 
 LIMITS = Limits(n_ids=13, max_len=64)
@@ -54,6 +54,41 @@ def test_padding_on_the_right_changes_nothing_either():
     torch.testing.assert_close(last, torch.tensor(LAST_LOGITS, dtype=torch.float64), atol=1e-9, rtol=0)
 
 
+@pytest.mark.parametrize("again", [1.4, 0.5])
+@torch.no_grad()
+def test_penalties_count_what_a_loop_over_each_text_alone_counts_and_no_padding(again):
+    """The shorter row is padded with id 0, which it answers with at once (1.4) or does not (0.5) by its own tokens."""
+    model, prompts = case_model(), [(5, 5, 5, 11), PROMPTS[2]]
+    own = {"repetition_penalty": again, "presence_penalty": 0.3, "frequency_penalty": 0.2}
+    found = answers(model, [greedy(p, 12, **own) for p in prompts])
+    assert (found[0][0] == 0) == (again == 1.4)
+    for prompt, answer in zip(prompts, found):
+        said = []
+        for _ in range(12):
+            logits = model(torch.tensor([[*prompt, *said]]))[0, -1].tolist()
+            for i in {*prompt, *said}:
+                logits[i] = logits[i] / again if logits[i] > 0 else logits[i] * again
+                logits[i] -= 0.2 * said.count(i) + 0.3 * (i in said)
+            said.append(max(range(13), key=logits.__getitem__))
+        assert answer == said
+
+
+@torch.no_grad()
+def test_log_probabilities_of_answers_are_those_of_one_pass_over_each_text():
+    model, found = case_model(), [[] for _ in PROMPTS]
+    own = {"temperature": 1.3, "top_p": 0.9, "max_new_tokens": 6, "logprobs": 2}
+    for piece in run(Engine(model), [Request(p, seed=i, **own) for i, p in enumerate(PROMPTS)], limits=LIMITS):
+        found[piece.request].append(piece.logprob)
+    for prompt, entries in zip(PROMPTS, found):
+        text = [*prompt, *(entry.id for entry in entries)]
+        logprobs = model(torch.tensor([text]))[0].log_softmax(-1)[len(prompt) - 1 : -1]  # (6, V)
+        for entry, row in zip(entries, logprobs, strict=True):
+            best = row.topk(2)
+            assert entry.logprob == pytest.approx(row[entry.id].item(), abs=1e-9)  # float64, sums in another order
+            assert [i for i, _ in entry.top] == best.indices.tolist()
+            assert [value for _, value in entry.top] == pytest.approx(best.values.tolist(), abs=1e-9)
+
+
 @pytest.mark.parametrize("cache", ["growing", "fixed", "ring"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_batch_equals_each_request_alone(name, cache):
@@ -86,6 +121,17 @@ def test_a_prompt_may_be_read_in_chunks_of_any_size(chunk):
     model = case_model()
     session = Engine(model, chunk=chunk).start(PROMPTS, room=1)
     torch.testing.assert_close(session.logits, torch.tensor(LAST_LOGITS, dtype=torch.float64), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("scaling", [DYNAMIC, LONGROPE], ids=["dynamic", "longrope"])
+@torch.no_grad()
+def test_a_prompt_whose_angles_depend_on_its_length_is_not_read_in_chunks(scaling):
+    """Prompts of 12 and 5 tokens where 8 are the original length."""
+    model, prompts = small_model(decoder(scaling=scaling)), [[1, 5, 2, 9, 4, 7, 3, 3, 0, 12, 5, 8], [1, 5, 2, 9, 4]]
+    alone = torch.stack([model(torch.tensor([prompt]))[0, -1] for prompt in prompts])
+    for chunk in (3, 2048):
+        session = Engine(model, chunk=chunk).start(prompts, room=1)
+        torch.testing.assert_close(session.logits, alone, atol=1e-10, rtol=0)
 
 
 def test_rows_that_are_done_leave_and_the_others_go_on():

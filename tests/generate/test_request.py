@@ -26,10 +26,10 @@ IMPOSSIBLE = [
     ({"top_k": 2.5}, "top_k=2.5 must be a whole number, 0 or more (0 is off)"),
     ({"max_new_tokens": 0}, "max_new_tokens=0 must be a whole number, 1 or more"),
     ({"max_new_tokens": -1}, "max_new_tokens=-1 must be a whole number, 1 or more"),
-    ({"repetition_penalty": 0.0}, "repetition_penalty=0.0 must be above 0 (1 is off)"),
-    ({"repetition_penalty": -1.0}, "repetition_penalty=-1.0 must be above 0 (1 is off)"),
-    ({"presence_penalty": math.nan}, "presence_penalty=nan must be a number (0 is off)"),
-    ({"frequency_penalty": math.inf}, "frequency_penalty=inf must be a number (0 is off)"),
+    ({"repetition_penalty": 0.0}, "repetition_penalty=0.0 must be between 1e-06 and 1e+06 (1 is off)"),
+    ({"repetition_penalty": 1e300}, "repetition_penalty=1e+300 must be between 1e-06 and 1e+06 (1 is off)"),
+    ({"presence_penalty": math.nan}, "presence_penalty=nan must be between -1e+06 and 1e+06 (0 is off)"),
+    ({"frequency_penalty": 1e300}, "frequency_penalty=1e+300 must be between -1e+06 and 1e+06 (0 is off)"),
     ({"seed": -1}, f"seed=-1 must be a whole number, 0 to {2**63 - 1}"),
     ({"seed": 2**63}, f"seed={2**63} must be a whole number, 0 to {2**63 - 1}"),
     ({"logprobs": -1}, "logprobs=-1 must be a whole number, 0 or more (0 gives the chosen token's alone)"),
@@ -56,6 +56,7 @@ def test_every_field_but_the_prompt_has_an_impossible_value_above():
 
 
 def test_the_edges_of_each_range_are_allowed():
+    Request((0,), repetition_penalty=1e6, presence_penalty=-1e6, frequency_penalty=1e6)
     Request((0,), temperature=0, top_k=0, top_p=1, min_p=1.0, logprobs=0, seed=2**63 - 1, max_new_tokens=1)
     Request((0,), temperature=1e-320, top_p=1e-6, frequency_penalty=-2.0, presence_penalty=2)
 

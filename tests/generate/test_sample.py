@@ -220,6 +220,12 @@ def test_ids_beyond_the_real_ones_are_never_drawn_and_take_no_probability():
     assert found.top[0] == (1, pytest.approx(-1.540702363907, abs=1e-6))
 
 
+def test_a_top_k_beyond_any_integer_of_torch_is_no_cut():
+    logits = torch.randn(1, LIMITS.n_ids, generator=torch.Generator().manual_seed(0))
+    drawn = [Sampler([Request((0,), top_k=k, seed=3)], LIMITS)(logits).item() for k in (0, 10**21)]
+    assert drawn[0] == drawn[1]
+
+
 def test_log_probabilities_are_those_of_the_models_own_logits():
     raw = [-0.7698917410846, -1.769891741085, -2.769891741085, -3.769891741085, -1.269891741085]
     logits = row(1.0, 0.0, -1.0, -2.0, 0.5)

@@ -9,6 +9,7 @@ import onehop
 from onehop.base.errors import CheckpointError, ConfigError, RequestError, TextError
 from onehop.lm import LanguageModel, load
 from onehop.parts.linear import is_packed, unpack
+from tests.golden import case_model
 from tests.small_models import decoder, encoder_decoder, small_model
 from tests.text.small_tokenizers import bytes_only
 
@@ -243,3 +244,10 @@ def test_loading_in_another_precision_or_without_preparation(tmp_path):
     assert lm.model.embed.tokens.weight.dtype == torch.bfloat16
     lm.generate("abc", max_new_tokens=2)
     assert not is_packed(lm.model)
+
+
+def test_what_is_no_prompt_and_no_kernel_is_refused_at_once():
+    with pytest.raises(RequestError, match=r"^prompts are texts or lists of token ids, not None$"):
+        LanguageModel(case_model()).generate(None)
+    with pytest.raises(ConfigError, match=r"^kernel 'fuse' does not exist\. Did you mean fused\?$"):
+        LanguageModel(case_model(), kernel="fuse")

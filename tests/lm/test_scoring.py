@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from onehop.base.errors import DataError, RequestError
-from onehop.lm import LanguageModel
-from tests.case_model import case_model
-from tests.small_models import CONFIGS, decoder, encoder_decoder, small_model
+from onehop.lm import Evaluation, LanguageModel
+from tests.golden import case_model
+from tests.small_models import CONFIGS, DYNAMIC, LONGROPE, decoder, encoder_decoder, small_model
 from tests.text.small_tokenizers import byte_fallback, bytes_only
 
 KNOWN = [-6.100632238993, -5.076490282938, -7.960057978007]
@@ -98,11 +98,16 @@ def by_hand(model, ids, context, stride):
     return losses
 
 
+READ = {name: CONFIGS[name] for name in ("rope", "learned")} | {
+    scaling["kind"]: decoder(scaling=scaling | {"original_max_len": 4}) for scaling in (DYNAMIC, LONGROPE)
+}
+
+
 @pytest.mark.parametrize("stride", [1, 5, 8])
-@pytest.mark.parametrize("name", ["rope", "learned"])
+@pytest.mark.parametrize("name", READ)
 @torch.no_grad()
 def test_long_texts_are_read_in_windows_and_every_token_counts_once(name, stride):
-    model = small_model(CONFIGS[name].model_copy(update={"max_len": 8}))
+    model = small_model(READ[name].model_copy(update={"max_len": 8}))
     lm = LanguageModel(model)
     texts = [torch.randint(13, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (1, 2, 9, 10, 30)]
     losses = [loss for ids in texts for loss in by_hand(model, ids, 8, stride).values()]
@@ -111,6 +116,13 @@ def test_long_texts_are_read_in_windows_and_every_token_counts_once(name, stride
     assert found.loss == pytest.approx(math.fsum(losses) / len(losses), abs=1e-10)
     assert found.perplexity == pytest.approx(math.exp(found.loss))
     assert f"windows of 8 tokens, stride {stride}" in found.how
+
+
+@pytest.mark.parametrize("name", READ)
+def test_one_text_scores_alike_as_a_continuation_and_as_a_text(name):
+    """Both are one pass, also where a text that grows token by token would have other angles."""
+    lm, ids = LanguageModel(small_model(READ[name])), [1, 5, 2, 9, 4, 7, 3, 3, 0, 12]
+    assert lm.score(ids[:1], ids[1:]).logprob == pytest.approx(-9 * lm.evaluate([ids]).loss, abs=1e-10)
 
 
 def test_bits_per_byte_count_the_bytes_of_what_is_scored():
@@ -130,7 +142,28 @@ def test_nothing_to_score_and_impossible_strides_are_refused():
     lm = LanguageModel(case_model())
     with pytest.raises(DataError, match=r"^no token to score: the texts are empty, or hold one token each"):
         lm.evaluate([[1], []])
-    with pytest.raises(RequestError, match=r"^stride=0 must be between 1 and this model's context of 64$"):
+    with pytest.raises(RequestError, match=r"^stride=0 must be a whole number between 1 and this model's context"):
         lm.evaluate([[1, 2]], stride=0)
+    with pytest.raises(RequestError, match=r"^stride=1\.5 must be a whole number"):
+        lm.evaluate([[1, 2]], stride=1.5)
+    with pytest.raises(RequestError, match=r"^a prompt is a text or a list of token ids, not 1$"):
+        lm.evaluate([1, 2, 3])
+    with pytest.raises(RequestError, match=r"^a prompt is a text or a list of token ids, not \[1\.5\]$"):
+        lm.score([1.5], [2])
     with pytest.raises(RequestError, match="token id 99"):
         lm.evaluate([[1, 99]])
+
+
+def test_the_perplexity_of_a_hopeless_model_is_infinite_and_no_error():
+    assert Evaluation(710.0, 1, None, "").perplexity == math.inf
+    assert Evaluation(1.0, 1, None, "").perplexity == math.e
+
+
+@pytest.mark.parametrize(("source", "answer", "what"), [([1] * 65, [2], "source"), ([1], [2] * 65, "answer")])
+def test_what_exceeds_the_context_of_an_encoder_decoder_is_refused(source, answer, what):
+    lm = LanguageModel(small_model(encoder_decoder(max_len=64)), start_id=0)
+    with pytest.raises(
+        RequestError, match=rf"^the {what} has 65 tokens, and this model's context is 64\. Shorten it\.$"
+    ):
+        lm.score(source, answer)
+    assert len(lm.score(source[:64], answer[:64]).token_ids) == len(answer[:64])

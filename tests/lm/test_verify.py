@@ -8,6 +8,7 @@ import torch
 import onehop.parts.book
 import onehop.parts.linear
 import onehop.parts.sight
+from onehop.base.errors import RequestError
 from onehop.lm import LanguageModel
 from onehop.lm.verify import verify
 from tests.small_models import CONFIGS, DYNAMIC, decoder, encoder_decoder, small_model
@@ -92,3 +93,9 @@ def test_the_kernel_that_auto_picks_is_named_with_its_reason():
     found = verify(LanguageModel(small_model(CONFIGS["softcap"])))
     (note,) = [check.note for check in found if check.name == "kernel auto = plain"]
     assert "PyTorch's fused kernel has no softcap" in note
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_no_generator_takes_is_refused(seed):
+    with pytest.raises(RequestError, match=f"^seed={seed} must be a whole number, 0 to {2**63 - 1}$"):
+        verify(LanguageModel(small_model(CONFIGS["rope"])), seed=seed)

@@ -8,8 +8,11 @@ import torch
 
 from onehop import presets
 from onehop.base.errors import ConfigError
-from onehop.config import ModelConfig
+from onehop.config import ModelConfig, to_json
+from onehop.config.attention import ATTENTIONS
+from onehop.config.ffn import FFNS
 from onehop.config.named import presets as all_presets
+from onehop.config.position import POSITIONS, SCALINGS
 from onehop.model import build
 from onehop.parts.attention import GroupedQueryAttention
 from tests.small_models import CONFIGS, DYNAMIC, LONGROPE, decoder, encoder_decoder, small_model
@@ -25,6 +28,13 @@ EVERY_KIND = CONFIGS | {
                  "attention": {"n_heads": 4, "sees": "all", "position": "t5"}},
     ),
 }  # fmt: skip
+
+
+def test_every_kind_of_part_is_among_the_small_models():
+    """So that a new kind is read in pieces, batched, saved and verified with the rest."""
+    written = " ".join(to_json(config) for config in EVERY_KIND.values())
+    for table in (ATTENTIONS, FFNS, POSITIONS, SCALINGS):
+        assert [kind for kind in table.names() if f'"kind": "{kind}"' not in written] == []
 
 
 def inputs(model):

@@ -41,6 +41,13 @@ def test_the_stream_gains_the_same_variance_in_2_and_in_80_layers():
     assert added_by_all_layers(model) > 20 * deep
 
 
+@pytest.mark.parametrize("offset", [0, 2])
+def test_fresh_positions_are_as_small_as_fresh_tokens(offset):
+    model = build(narrow(1, embed={"position": "learned", "position_offset": offset}))
+    fresh = [float(part.weight.detach().std()) for part in (model.embed.positions, model.embed.tokens)]
+    assert fresh[0] == pytest.approx(fresh[1], rel=0.1)  # 2048 draws each
+
+
 PLACEMENTS = {
     "pre": {},
     "post": {"norm_in": False, "norm_out": "outside"},

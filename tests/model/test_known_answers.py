@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from onehop.model import build
-from tests.case_model import case_model, config
-from tests.golden import golden_logits, golden_tensors
+from tests.golden import case_config, case_model, golden_logits, golden_tensors
 from tests.small_models import DYNAMIC, LONGROPE, decoder, small_model
 
 # The figures are printed with 11 digits, and the largest logit is 8.
@@ -45,7 +44,7 @@ SURPRISE = [1.847009086583, 3.736807878047, 2.750720546348, 2.791396040669, 1.75
 
 
 def windowed(window):
-    model = build(config(attention=ATTENTION | {"window": window}), dtype=torch.float64)
+    model = build(case_config(attention=ATTENTION | {"window": window}), dtype=torch.float64)
     model.load_state_dict(case_model().state_dict())
     return model
 
@@ -99,7 +98,7 @@ def test_documents_are_kept_apart_by_the_mask_and_not_by_their_positions():
 
 @torch.no_grad()
 def test_a_tied_head_is_the_embedding_and_gives_the_known_logits():
-    model = build(config(head={"tied": True}), dtype=torch.float64)
+    model = build(case_config(head={"tied": True}), dtype=torch.float64)
     untied = case_model().state_dict()
     model.load_state_dict({name: untied[name] for name in model.state_dict()})
     torch.testing.assert_close(model.embed.tokens.weight, golden_tensors(tied=True)["model.embed_tokens.weight"])

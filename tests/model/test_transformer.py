@@ -192,6 +192,17 @@ def test_the_embedding_is_scaled_before_positions_are_added_and_normalised_after
     torch.testing.assert_close(capture(model, ["embed"], TEXT)["embed"], model.embed.norm(x), **EXACT)
 
 
+@torch.no_grad()
+def test_narrow_tokens_are_taken_to_the_model_and_back():
+    embed = {"position": "learned", "scale": 4.0, "width": 6}
+    model = small_model(decoder("none", embed=embed, head={"tied": True}))
+    tokens = model.embed.tokens.weight  # (V, 6)
+    x = 4 * tokens[TEXT] @ model.embed.widen.weight.T + model.embed.positions.weight[:10]
+    heard = capture(model, ["embed", "final_norm", "logits"], TEXT)
+    torch.testing.assert_close(heard["embed"], x, **EXACT)
+    torch.testing.assert_close(heard["logits"], heard["final_norm"] @ model.head.narrow.weight.T @ tokens.T, **EXACT)
+
+
 def test_one_update_moves_both_ends_of_a_tied_model():
     model = small_model(decoder(head={"tied": True}))
     model(TEXT).square().sum().backward()

@@ -34,6 +34,7 @@ class Case:
     base: bool = True
     kind: Literal["causal", "seq2seq", "masked"] = "causal"
     dtype: torch.dtype = torch.float64
+    attention: str = "eager"  # which of their kernels
     old_keys: dict[str, str] = field(default_factory=dict)  # what the old age called rope_theta and its like
     seed: int = 0
 
@@ -43,8 +44,7 @@ class Case:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             config = transformers.AutoConfig.for_model(self.model_type, **{**(BASE if self.base else {}), **self.keys})
-            # Made in its dtype: numbers that are made in float32 and converted would differ from those of `reopen`.
-            model = AUTO[self.kind].from_config(config, dtype=self.dtype, attn_implementation="eager").eval()
+            model = AUTO[self.kind].from_config(config, attn_implementation=self.attention).to(self.dtype).eval()
         plain_experts(model)
         generator = torch.Generator().manual_seed(self.seed + 1)
         with torch.no_grad():
@@ -56,7 +56,7 @@ class Case:
 
     def reopen(self, folder):
         """The model in a folder, as theirs."""
-        model = AUTO[self.kind].from_pretrained(folder, dtype=self.dtype, attn_implementation="eager").eval()
+        model = AUTO[self.kind].from_pretrained(folder, dtype=self.dtype, attn_implementation=self.attention).eval()
         plain_experts(model)
         return model
 

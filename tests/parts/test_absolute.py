@@ -22,6 +22,28 @@ def test_learned_positions_have_one_parameter_called_weight():
     assert {name: p.shape for name, p in LearnedPositions(10, 4).named_parameters()} == {"weight": (10, 4)}
 
 
+def test_with_an_offset_a_position_has_a_later_row():
+    part = LearnedPositions(10, 4, offset=2)
+    assert part.weight.shape == (12, 4)
+    assert torch.equal(part(torch.tensor([[-1, 0, 9]]))[0], part.weight[[2, 2, 11]])
+
+
+def test_with_an_offset_sinusoids_are_those_of_a_later_position():
+    at = torch.arange(7)[None]
+    for waves in ("interleaved", "fairseq"):
+        plain, later = SinusoidalPositions(6, waves=waves), SinusoidalPositions(6, waves=waves, offset=5)
+        assert torch.equal(later(at), plain(at + 5))
+
+
+def test_sinusoids_of_fairseq_are_all_sines_then_all_cosines_up_to_the_last_wavelength_itself():
+    y = SinusoidalPositions(6, waves="fairseq")(torch.tensor([[0, 1, 5000]]), dtype=torch.float64)  # (1, 3, 6)
+    for t, at in enumerate([0, 1, 5000]):
+        for j in range(3):
+            angle = at / 10000 ** (j / 2)
+            assert y[0, t, j].item() == pytest.approx(math.sin(angle), abs=1e-12)
+            assert y[0, t, 3 + j].item() == pytest.approx(math.cos(angle), abs=1e-12)
+
+
 def test_sinusoids_are_the_published_formula_interleaved():
     y = SinusoidalPositions(6)(torch.tensor([[0, 1, 5000]]), dtype=torch.float64)  # (1, 3, 6)
     for t, at in enumerate([0, 1, 5000]):

@@ -1,5 +1,7 @@
 """Attention as a plain function: masks of one's own, how queries and keys are aligned, and what is refused."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -155,8 +157,14 @@ Q, K, V = (x.detach() for x in qkv())
         ((Q, K, V, torch.ones(6, dtype=torch.bool)), {}, r"shape \(6,\) does not broadcast to .* = \(2, 4, 5, 7\)"),
         ((Q, K, V, torch.ones(3, 2, 4, 5, 7)), {}, r"shape \(3, 2, 4, 5, 7\) does not broadcast"),
         ((Q, K, V, torch.ones(5, 7, dtype=torch.int64)), {}, "mask of torch.int64: give booleans"),
-        ((Q, K, V), {"window": 0}, "window=0 lets nobody see anything"),
+        ((Q.long(), K.long(), V.long()), {}, "q is torch.int64: convert q, k and v"),
+        ((Q[..., :0], K[..., :0], V), {}, "a width of 0 leaves nothing to compare"),
+        ((Q, K, V), {"window": 0}, "window=0 is no number of tokens, the own one included"),
+        ((Q, K, V), {"window": 1.5}, "window=1.5 is no number of tokens"),
         ((Q, K, V), {"softcap": 0.0}, "softcap=0.0 must be above 0"),
+        ((Q, K, V), {"softcap": math.inf}, "softcap=inf must be above 0 and finite"),
+        ((Q, K, V), {"scale": math.nan}, "scale=nan must be finite"),
+        ((Q, K, V), {"bias": torch.zeros(5, 7)}, "bias is a tensor.*Give numbers to add as mask"),
         ((Q, K, V), {"sinks": torch.zeros(3)}, r"sinks \(3,\) need one score for each of the 4 query heads"),
         ((Q, K, V), {"scale": 1.0, "rule": ScoreRule(1.0)}, "scale given beside a rule"),
         ((Q, K, V), {"kernel": "fuse"}, "Did you mean fused"),
@@ -174,3 +182,4 @@ def test_an_empty_side_gives_an_empty_or_a_zero_answer(kernel):
     with torch.no_grad():
         assert attend(q[:, :0], k, v, kernel=kernel).shape == (2, 0, 4, 3)
         assert torch.equal(attend(q, k[:, :0], v[:, :0], kernel=kernel), torch.zeros(2, 5, 4, 3, dtype=torch.float64))
+        assert attend(q[:0], k[:0], v[:0], window=2, softcap=1.0, kernel=kernel).shape == (0, 5, 4, 3)

@@ -16,7 +16,7 @@ from onehop.parts.places import Places
 from onehop.parts.position import POSITIONS, PositionScheme
 from onehop.parts.sight import Sees
 from onehop.parts.step import Step
-from tests.small_models import decoder, encoder_decoder
+from tests.small_models import YARN, decoder, encoder_decoder
 
 EXACT = {"atol": 1e-12, "rtol": 0}  # float64, sums in another order
 X = torch.randn(2, 6, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -193,9 +193,10 @@ def test_layers_of_one_step_share_angles_and_masks_by_what_they_depend_on():
     assert step.sight(Sees("causal", 3), keys) is not step.sight(Sees("causal"), keys)
     scheme, again = (build(decoder()).layers[0].attention.position for _ in range(2))
     like = torch.zeros(1)
-    assert step.angles(scheme, keys, like) is step.angles(again, keys, like)
-    assert step.angles(scheme, keys, like) is not step.angles(scheme, Places(keys.at.clone()), like)
-    assert step.angles(scheme, keys, like.double())[0].dtype == torch.float64
+    other = build(decoder(scaling=YARN)).layers[0].attention.position
+    assert step.angles(scheme, like) is step.angles(again, like)
+    assert step.angles(scheme, like) is not step.angles(other, like)
+    assert step.angles(scheme, like.double())[0].dtype == torch.float64
     assert model.layers[0].attention.position is model.layers[1].attention.position
 
 
@@ -217,4 +218,4 @@ def test_a_scheme_without_an_order_turns_and_biases_nothing():
     scheme = PositionScheme()
     q, k = torch.ones(1, 2, 4, 4), torch.ones(1, 2, 2, 4)
     assert scheme.turn(q, k, Step(Places.run(0, 2))) == (q, k)
-    assert (scheme.turns, scheme.biases, scheme.at_read) == (False, False, False)
+    assert (scheme.turns, scheme.biases, scheme.by_length) == (False, False, False)

@@ -7,8 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onehop.config import AlibiConfig, AttentionConfig
 from onehop.config.position import T5Config
-from onehop.parts.bias import Alibi, T5Bias, alibi_slopes, t5_bucket
+from onehop.parts.bias import Alibi, RoundedAlibi, T5Bias, alibi_slopes, t5_bucket
+from onehop.parts.position import POSITIONS
 
 R = 2**-0.5
 SLOPES = {  # the published tables
@@ -54,6 +56,49 @@ TABLES = {
 @pytest.mark.parametrize("n_heads", SLOPES)
 def test_slopes_are_the_published_ones_for_any_head_count(n_heads):
     assert alibi_slopes(n_heads) == pytest.approx(SLOPES[n_heads], rel=1e-12)
+
+
+def test_another_largest_exponent_stretches_the_slopes():
+    assert alibi_slopes(4, 16.0) == [2.0**-4, 2.0**-8, 2.0**-12, 2.0**-16]
+    assert alibi_slopes(3, 4.0) == [2.0**-2, 2.0**-4, 2.0**-1]
+
+
+@pytest.mark.parametrize("largest", [8.0, 6.0])
+def test_slopes_are_every_second_of_the_next_higher_power_then_the_others(largest):
+    """How MPT's release puts it: the same numbers in the same order."""
+    for n_heads in range(1, 50):
+        n = 2 ** math.ceil(math.log2(n_heads))
+        slopes = [2.0 ** (-largest * h / n) for h in range(1, n + 1)]
+        want = slopes if n == n_heads else (slopes[1::2] + slopes[::2])[:n_heads]
+        assert alibi_slopes(n_heads, largest) == pytest.approx(want, rel=1e-12)
+
+
+def test_a_rounded_bias_is_that_of_the_keys_in_bfloat16_but_for_what_all_keys_share():
+    """As Falcon's release adds it: slope · j for the key at j, rounded; 12 heads have slopes that bfloat16 rounds."""
+    at = torch.arange(290, 310)[None]  # bfloat16 rounds such positions too
+    slopes = torch.tensor(alibi_slopes(12))
+    theirs = slopes.bfloat16().view(12, 1) * at  # (12, S), by position alone
+    ours = RoundedAlibi(12, scale=0.5)(at, at)[0]  # (12, T, S)
+    causal = torch.ones(20, 20).tril().log()
+    want = (0.5 * theirs.float().unsqueeze(1) + causal).softmax(-1)
+    # float32 softmax of scores to 150
+    torch.testing.assert_close((ours + causal).softmax(-1), want, rtol=0, atol=1e-5)
+    exact = (0.5 * Alibi(12)(at, at)[0] + causal).softmax(-1)
+    assert (exact - want).abs().max() > 0.01  # or the rounding would not have been seen
+    assert torch.equal(ours, ours.transpose(1, 2))  # both directions, as without rounding
+
+
+@pytest.mark.parametrize(
+    ("own", "scale"), [({}, 1.0), ({"scaled": True}, 0.25), ({"scaled": True, "rounded": True}, 0.25)]
+)
+def test_a_bias_added_before_the_scores_are_scaled_is_scaled_too(own, scale):
+    attention = AttentionConfig(n_heads=2, n_kv_heads=2, d_head=16)
+    at = torch.arange(9)[None]  # so few positions at powers of two are exact in bfloat16
+    bias = POSITIONS.get("alibi")(AlibiConfig(**own), attention)
+    assert torch.equal(bias(at, at), scale * Alibi(2)(at, at))
+    given = AttentionConfig(n_heads=2, n_kv_heads=2, d_head=16, scale=3.0)
+    bias = POSITIONS.get("alibi")(AlibiConfig(**own), given)
+    assert torch.equal(bias(at, at), (3.0 if own else 1.0) * Alibi(2)(at, at))
 
 
 def test_an_alibi_bias_is_minus_slope_times_distance_in_both_directions():

@@ -7,7 +7,7 @@ from onehop.base.errors import ConfigError, RequestError
 from onehop.parts.cache import Cache, CacheSpec
 from onehop.parts.places import Places
 from onehop.parts.sight import Sees, Sight
-from tests.case_model import case_model
+from tests.golden import case_model
 from tests.small_models import CONFIGS, encoder_decoder, small_model
 
 KINDS = ["growing", "fixed", "ring"]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from onehop.base.errors import ConfigError
 from onehop.config import ModelConfig
 from onehop.model.taps import capture
-from tests.small_models import DYNAMIC, decoder, small_model
+from tests.small_models import YARN, decoder, small_model
 
 LATENT = {
     "kind": "latent", "n_heads": 4, "n_kv_heads": 4, "d_head": 10, "d_latent": 6, "d_value": 5, "bias": True,
@@ -17,8 +17,8 @@ LATENT = {
 }  # fmt: skip
 
 
-def latent(*, n_layers=2, **own):
-    return decoder(n_layers=n_layers, attention={**LATENT, **own})
+def latent(**own):
+    return decoder(attention={**LATENT, **own})
 
 
 def turned(x, at):
@@ -60,12 +60,11 @@ def test_it_is_its_equations(own):
 @pytest.mark.parametrize("kind", ["growing", "fixed", "ring"])
 @pytest.mark.parametrize(
     "own",
-    [{}, {"d_latent_q": 7, "window": 5}, {"position": {"kind": "rope", "width": 4, "scaling": DYNAMIC}}],
-    ids=["plain", "window", "angles that follow the length"],
+    [{}, {"d_latent_q": 7, "window": 5}, {"position": {"kind": "rope", "width": 4, "scaling": YARN}}],
+    ids=["plain", "window", "yarn"],
 )
 def test_decoding_from_the_cache_equals_one_pass(kind, own):
-    # What a second layer keeps was made of shorter texts, whose angles were others.
-    model = small_model(latent(n_layers=1 if "position" in own else 2, **own)).double()
+    model = small_model(latent(**own)).double()
     x = torch.stack([torch.arange(16) * 7 % 13, torch.arange(16) * 5 % 13])
     cache = model.new_cache(2, kind=kind, capacity=16)
     parts = [model(x[:, :6], cache=cache), *(model(x[:, i : i + 1], cache=cache) for i in range(6, 16))]

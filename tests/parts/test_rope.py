@@ -12,7 +12,6 @@ from onehop.config import AttentionConfig, RopeConfig
 from onehop.config.position import DynamicScaling, LinearScaling, LongRopeScaling, NTKScaling, YarnScaling
 from onehop.parts.attention import GroupedQueryAttention
 from onehop.parts.cache import Cache
-from onehop.parts.keys import Keys
 from onehop.parts.places import Places
 from onehop.parts.rope import Rope
 from onehop.parts.step import Step
@@ -154,7 +153,7 @@ def test_schemes_of_equal_config_and_width_share_their_angles(scaling):
     assert Rope(cfg, 8).key == Rope(cfg, 8).key
     assert Rope(cfg, 8).key != Rope(cfg, 16).key
     assert Rope(RopeConfig(width=8), 16).width == 8
-    assert not Rope(cfg, 8).at_read
+    assert not Rope(cfg, 8).by_length
 
 
 @pytest.mark.parametrize(
@@ -162,11 +161,19 @@ def test_schemes_of_equal_config_and_width_share_their_angles(scaling):
 )
 def test_angles_of_a_row_use_that_rows_length(scaling):
     rope, at = Rope(RopeConfig(scaling=scaling), 4), torch.tensor([[0, 1, 2], [5, 6, 7]])
-    assert rope.at_read
+    assert rope.by_length
     cos, _ = rope.angles(at, dtype=F64, length=torch.tensor([3, 8]))
     for row, length in enumerate([3, 8]):
         want = (at[row].unsqueeze(-1) * rope.inv_freq(length)).cos()
         torch.testing.assert_close(cos[row], want, rtol=0, atol=1e-14)
+
+
+def _frequencies(scaling, length):
+    """Radians per token of the two pairs of width 4 and base 10,000, by the formulas of the two papers."""
+    if scaling.kind == "dynamic":
+        growth = scaling.factor * max(length, 4) / 4 - (scaling.factor - 1)
+        return [1.0, (10000.0 * growth ** (4 / 2)) ** (-2 / 4)]
+    return [w / f for w, f in zip([1.0, 0.01], scaling.long_factor if length > 4 else scaling.short_factor)]
 
 
 @pytest.mark.parametrize("cuts", [[9], [1] * 9, [3, 1, 5]], ids=["whole", "one by one", "uneven"])
@@ -174,35 +181,37 @@ def test_angles_of_a_row_use_that_rows_length(scaling):
 @pytest.mark.parametrize(
     "scaling", [DynamicScaling(factor=2.0, original_max_len=4), LONGROPE], ids=["dynamic", "longrope"]
 )
-def test_cached_decode_equals_a_fresh_pass_though_frequencies_change_with_the_length(scaling, kind, cuts):
-    """Keys are turned when they are read: those cached at length 3 must stand right at length 9."""
+@torch.no_grad()
+def test_a_key_keeps_the_angles_of_the_texts_length_at_which_it_was_read(scaling, kind, cuts):
+    """Turned here by complex numbers: a query and a key each by the length when they came."""
     position = Rope(RopeConfig(scaling=scaling), 4)
-    layer = GroupedQueryAttention(8, AttentionConfig(n_heads=2, n_kv_heads=1, d_head=4), position=position).double()
-    with torch.no_grad():
-        for i, weight in enumerate(layer.parameters()):
-            weight.copy_(_x(*weight.shape, seed=i))
-    x = _x(2, 9, 8)
-    cache = Cache([layer.cache_spec()], batch=2, dtype=F64, device=torch.device("cpu"), kind=kind, capacity=9)
-    start = 0
+    layer = GroupedQueryAttention(8, AttentionConfig(n_heads=1, n_kv_heads=1, d_head=4), position=position).double()
+    for i, weight in enumerate(layer.parameters()):
+        weight.copy_(_x(*weight.shape, seed=i))
+    x, cache = _x(2, 9, 8), Cache([layer.cache_spec()], batch=2, dtype=F64, kind=kind, capacity=9)
+    got, lengths = [], []
     for piece in x.split(cuts, dim=1):
         places = cache.next_places(piece.size(1))
         cache.start(places)
-        y = layer(piece, Step(places, kernel="plain"), cache.layers[0])
-        start += piece.size(1)
-        fresh = layer(x[:, :start], Step(Places.run(0, start), kernel="plain"))
-        # float64; only the order of the sums differs
-        torch.testing.assert_close(y, fresh[:, -piece.size(1) :], rtol=0, atol=1e-12)
+        got.append(layer(piece, Step(places, kernel="plain"), cache.layers[0]))
+        lengths += [len(lengths) + piece.size(1)] * piece.size(1)
+
+    angles = torch.tensor([[t * w for w in _frequencies(scaling, n)] for t, n in enumerate(lengths)], dtype=F64)
+    q, k = (torch.complex(y[..., :2], y[..., 2:]) * torch.polar(torch.ones(9, 2, dtype=F64), angles)
+            for y in (layer.wq(x), layer.wk(x)))  # fmt: skip
+    scores = (q @ k.mH).real / 2 + torch.full((9, 9), -math.inf, dtype=F64).triu(1)
+    want = layer.wo(scores.softmax(-1) @ layer.wv(x))
+    # float64; only the order of the sums differs
+    torch.testing.assert_close(torch.cat(got, dim=1), want, rtol=0, atol=1e-12)
 
 
-def test_keys_of_a_fixed_rope_are_turned_before_they_are_cached():
+def test_keys_are_turned_before_they_are_cached():
     rope, step = Rope(RopeConfig(), 8), Step(Places.run(3, 2))
     q, k = _x(1, 2, 4, 8), _x(1, 2, 2, 8, seed=1)
     q_, k_ = rope.turn(q, k, step)
     at = torch.tensor([[3, 4]])
     assert torch.equal(q_, _turn(rope, q, at))
     assert torch.equal(k_, _turn(rope, k, at))
-    keys = Keys(k_, k, step.places)
-    assert rope.turn_read(keys, step) is keys
 
 
 def test_a_rope_of_one_pair_works():

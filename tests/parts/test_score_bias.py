@@ -9,12 +9,12 @@ from onehop.parts.places import Places
 from onehop.parts.score_bias import Direct, Strip, tiled_bias
 from onehop.parts.score_rule import SumOfBiases
 from onehop.parts.sight import Sees, Sight
-from tests.score_cases import Hiding, make_bias
+from tests.score_cases import BIASES, Hiding, make_bias, scheme
 
 
 @settings(deadline=None, max_examples=80)
 @given(
-    name=st.sampled_from(["alibi", "t5"]),
+    name=st.sampled_from([kind for kind in BIASES if scheme(kind, 2).relative]),
     t=st.integers(1, 9),
     s=st.integers(1, 9),
     first=st.integers(0, 9),

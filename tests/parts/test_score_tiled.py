@@ -14,7 +14,7 @@ from onehop.parts.score_plain import plain
 from onehop.parts.score_rule import ScoreRule
 from onehop.parts.score_tiled import tiled, why_not_tiled
 from onehop.parts.sight import Sees, Sight
-from tests.score_cases import problem, problems
+from tests.score_cases import BIASES, problem, problems
 
 
 class Largest(TorchDispatchMode):
@@ -39,7 +39,7 @@ def test_tiles_give_the_values_and_gradients_of_the_definition(problem, tile):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("bias", ["alibi", "t5"])
+@pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_gradients_are_those_of_finite_differences(bias, softcap):
     p = problem(t=4, s=5, bias=bias, softcap=softcap, sinks=True, layout="padded")
@@ -52,7 +52,7 @@ def test_gradients_are_those_of_finite_differences(bias, softcap):
 
 
 @pytest.mark.parametrize("layout", ["run", "padded", "documents"])
-@pytest.mark.parametrize("bias", ["none", "alibi", "t5"])
+@pytest.mark.parametrize("bias", ["none", *BIASES])
 @pytest.mark.parametrize("sees", [Sees("causal"), Sees("all", window=40), Sees("prefix")])
 def test_no_matrix_of_queries_by_keys_is_ever_held(layout, bias, sees):
     """With 12 × 12 tiles over 96 × 96 scores, nothing that is made is larger than the inputs or a few tiles."""

@@ -140,3 +140,17 @@ def test_the_chat_template_comes_from_its_own_file_or_the_config(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
     assert Tokenizer.load(tmp_path).chat_template == "d"
     assert Tokenizer.load(tmp_path).settings.chat_templates == {"tool_use": "t", "default": "d"}
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ [][3].x }}", "{{ 'a' * (10 ** 12) }}"])
+def test_a_template_that_fails_is_refused_whatever_it_raises(template):
+    with pytest.raises(TextError, match="the chat template"):
+        encode_chat(chatty(template), [{"role": "user", "content": "a"}])
+
+
+@pytest.mark.parametrize("template", [7, {"default": 7}, ["text"], [{"name": "default"}]])
+def test_a_chat_template_that_is_no_text_is_refused(tmp_path, template):
+    chatty("fine").save(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    with pytest.raises(TextError, match=r"tokenizer_config\.json: chat_template is neither a text nor texts by name"):
+        Tokenizer.load(tmp_path)

@@ -30,9 +30,24 @@ def test_no_file_before_the_first_line(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_of_two_runs_that_begin_at_once_in_one_folder_the_second_to_write_is_refused(tmp_path):
+    first, second = (Metrics(tmp_path / "metrics.jsonl", step=0) for _ in range(2))
+    first.write({"step": 1, "loss": 1.0})
+    with pytest.raises(DataError, match=r"metrics\.jsonl was begun by another run meanwhile\. Set out=OTHER"):
+        second.write({"step": 1, "loss": 2.0})
+    first.write({"step": 2, "loss": 0.5})
+    assert read_metrics(tmp_path / "metrics.jsonl") == first.rows
+
+
 @pytest.mark.parametrize("best", [None, 0.4])
 @pytest.mark.parametrize(
-    "rows", [[], [{"step": 1, "loss": None}], [{"step": 1, "loss": 5.0, "val_loss": 4.0}, {"step": 2, "loss": 0.3}]]
+    "rows",
+    [
+        [],
+        [{"step": 1, "loss": 0.0, "val_loss": 0.0}],
+        [{"step": 1, "loss": None}],
+        [{"step": 1, "loss": 5.0, "val_loss": 4.0}, {"step": 2, "loss": 0.3}],
+    ],
 )
 def test_a_curve_is_drawn_of_few_or_broken_numbers(tmp_path, rows, best):
     draw_losses(rows, tmp_path / "loss.png", best=best, best_label="entropy", title="a run")

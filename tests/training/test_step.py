@@ -67,6 +67,23 @@ def test_a_step_without_targets_has_loss_zero_and_no_nan():
     assert not any(gradient.any() for gradient in seen.values())
 
 
+@pytest.mark.parametrize("balance", ["loss", "bias"])
+def test_a_step_without_targets_moves_nothing_though_the_moments_would(balance):
+    model = small_model(decoder(ffn=MOE | {"balance": balance}))
+    cfg = settings(weight_decay=0.1)
+    optimizer = make_optimizer(model, cfg)
+    training_step(model, optimizer, [batch(4)], index=0, cfg=cfg)
+    before = copy.deepcopy((model.state_dict(), optimizer.state))
+    result = training_step(model, optimizer, [batch(0, seed=1), batch(0, seed=2)], index=1, cfg=cfg)
+    assert (result.targets, result.loss, result.skipped) == (0, 0.0, False)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[0][name]), name
+    for state, was in zip(optimizer.state.values(), before[1].values(), strict=True):
+        assert all(torch.equal(state[key], was[key]) for key in was)
+    training_step(model, optimizer, [batch(4, seed=3)], index=2, cfg=cfg)
+    assert not all(torch.equal(tensor, before[0][name]) for name, tensor in model.state_dict().items())
+
+
 def test_the_accumulated_gradient_is_clipped_once():
     """Micro-gradients (3, -4, 0) and (1, 2, -2): the sum (4, -2, -2) has norm √24, and is clipped to norm 1."""
     x = torch.zeros(3, requires_grad=True)

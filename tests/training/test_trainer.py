@@ -171,6 +171,16 @@ def test_a_diverged_run_ends_with_a_word_of_advice(tmp_path):
     assert trainer.progress.step == trainer.progress.skipped == MOST_SKIPPED
 
 
+def test_a_validation_loss_that_is_no_number_ends_the_run_and_leaves_what_was_saved(tmp_path):
+    """It would stand in metrics.jsonl as a NaN that JSON lacks, and damaged weights would replace the saved ones."""
+    trainer = Trainer(recipe(tmp_path))
+    with torch.no_grad():
+        trainer.model.final_norm.weight.fill_(float("nan"))
+    with pytest.raises(OnehopError, match=r"^the validation loss after step 0 is nan: the run has diverged\. Lower"):
+        trainer.evaluate()
+    assert trainer.progress.best_val_loss is None
+
+
 def test_a_change_to_the_model_between_steps_is_a_change_to_the_run(tmp_path):
     trainer = Trainer(recipe(tmp_path))
     frozen = trainer.model.layers[0].attention.wq.weight
@@ -200,3 +210,15 @@ def test_another_text_replaces_the_shards_of_a_fresh_run(tmp_path):
     (tmp_path / "text.txt").write_text(sentences(seed=1))
     fresh = Trainer(recipe(tmp_path), fresh=True)
     assert [path.resolve() for path in (tmp_path / "out" / "data").iterdir()] == [fresh.data.folder.resolve()]
+
+
+def test_a_fresh_run_leaves_what_is_not_its_own(tmp_path):
+    """`out` may be a project whose own texts lie in data/: only shards, which bear a name of 16 hex digits, go."""
+    raw = tmp_path / "out" / "data" / "raw"
+    raw.mkdir(parents=True)
+    (raw / "precious.txt").write_text("mine")
+    old = raw.parent / "0123456789abcdef"
+    old.mkdir()
+    Trainer(recipe(tmp_path), fresh=True)
+    assert (raw / "precious.txt").read_text() == "mine"
+    assert not old.exists()

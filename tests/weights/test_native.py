@@ -57,6 +57,15 @@ def test_the_dtype_is_the_files_own_or_the_one_that_is_asked_for(tmp_path):
     same_weights(wide, small_model(decoder(), dtype=torch.float32).to(torch.float16).to(torch.float64))
 
 
+def test_a_weight_that_is_not_a_number_is_refused_by_name(tmp_path):
+    model = small_model(decoder())
+    with torch.no_grad():
+        model.layers[1].attention.wq.weight[3, 2] = float("nan")
+    save_native(model, tmp_path / "m")
+    with pytest.raises(CheckpointError, match=r"layers\.1\.attention\.wq\.weight holds NaN: the weights are damaged"):
+        load_native(tmp_path / "m")
+
+
 def test_values_that_float16_cannot_hold_are_refused_by_name(tmp_path):
     model = small_model(decoder(), dtype=torch.float32)
     with torch.no_grad():
@@ -181,6 +190,7 @@ class Near(nn.Module):
 def test_a_part_of_ones_own_comes_back_with_its_file_and_only_with_it(tmp_path, monkeypatch):
     for table in (SCORES, own_parts.SCORES):
         monkeypatch.setattr(table, "_rows", dict(table._rows))
+        monkeypatch.setattr(table, "_own", dict(table._own))
     monkeypatch.setattr(own_files, "_DONE", {})
     mine = tmp_path / "mine.py"
     mine.write_text(OWN)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from onehop.generate import Engine
 from onehop.weights import open_model, save_hf
 from tests.golden import CONFIG, write_golden
 
@@ -88,6 +89,26 @@ def test_logits_agree_in_both_directions_and_in_both_ages_of_the_config(tmp_path
     (tmp_path / "ours" / "config.json").write_text(json.dumps(old))
     torch.testing.assert_close(reopened(tmp_path / "ours")(x).logits, want, rtol=0, atol=1e-12)
     assert open_model(tmp_path / "ours").config == ours.config
+
+
+DECODED = ["grouped", "dynamic, beyond its length", "longrope, beyond its length", "yarn", "by wavelength"]
+
+
+@pytest.mark.parametrize("length", [5, 16, 17, 30])
+@pytest.mark.parametrize("name", DECODED)
+@torch.no_grad()
+def test_decoding_through_the_cache_agrees_at_every_step(tmp_path, name, length):
+    """24 tokens, after prompts on both sides of the 16 beyond which angles depend on the length."""
+    model, prompt = theirs(**CASES[name]), tokens(length)[:1]
+    model.save_pretrained(tmp_path)
+    told = model.generate(
+        prompt, max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0,
+        return_dict_in_generate=True, output_logits=True,
+    )  # fmt: skip
+    session = Engine(open_model(tmp_path).model).start(prompt.tolist(), room=24)
+    for want, token in zip(told.logits, told.sequences[0, length:]):
+        torch.testing.assert_close(session.logits.float(), want, rtol=0, atol=TOLERANCE)  # they hand out float32
+        session.advance(token[None])
 
 
 @torch.no_grad()

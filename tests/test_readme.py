@@ -1,0 +1,160 @@
+"""What the texts say is so: their files exist, their commands and snippets run, their figures are the measured ones."""
+
+import contextlib
+import io
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from onehop.cli.main import main
+from onehop.config import read
+from onehop.floors import FLOORS, TORCH_FREE
+from onehop.training import session
+from tests.training.small_runs import sentences
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+TEXTS = ["README.md", "CONTRIBUTING.md", "docs/textbook.md", "tests/SKIPS.md"]
+WRITTEN = ("out/", "my", "path.py")  # what the reader's own commands write or read, and a stand-in for any file
+COMMANDS = [line for line in README.splitlines() if line.startswith("onehop ")]
+SHORT = ["train.steps=2", "train.batch_size=2", "train.eval_rows=2", "train.sample_tokens=4", "train.device=cpu"]
+SMALL = ["model.d_model=16", "model.n_layers=1", "model.ffn.d_ff=16", *SHORT]
+
+# a piece of a command -> what it has to say
+SAYS = {
+    "data.files=my_texts/": "trained 2 steps",
+    "--explain": "model.attention.n_kv_heads",
+    "--copy": "wrote my.toml",
+    'out/mine "Once upon a time"': "Once upon a time",
+    "--alternatives": "rivals",
+    "onehop eval": "bits per byte",
+    "onehop verify": "9 of 9 checks hold",
+    "onehop list  ": "fables-tiny",
+    "onehop list keys": "train.lr ",
+}
+
+
+# What is named
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_file_that_a_text_names_exists(text):
+    found = (ROOT / text).read_text()
+    prose = re.sub(r"^```.*?^```", "", found, flags=re.MULTILINE | re.DOTALL)
+    linked = [target for target in re.findall(r"\]\(([^)\s]+)\)", prose) if not target.startswith("#")]
+    assert [target for target in linked if not ((ROOT / text).parent / target).exists()] == []
+    named = re.findall(r"`((?:[\w.-]+/)+[\w.*-]*|[\w-]+\.(?:md|toml|txt|py))(?:::?[\w.]+)?`", prose)
+    missing = [name for name in named if not name.startswith(WRITTEN) and not (list(ROOT.glob(name)) or inside(name))]
+    assert missing == []
+
+
+def inside(name):
+    """Whether a name is that of a file in the package, as `config/read.py` is."""
+    return (ROOT / "onehop" / name).exists()
+
+
+def test_a_name_of_no_file_is_seen():
+    assert not inside("parts/no_such_part.py")
+    assert inside("parts/attention.py")
+
+
+def test_make_has_every_target_that_a_text_names():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for text in TEXTS:
+        found = (ROOT / text).read_text()
+        named = re.findall(r"(?:^|`)make ([a-z-]+)", found, re.MULTILINE)
+        assert targets >= set(named), text
+    assert {"demo", "test"} <= set(re.findall(r"^make ([a-z-]+)", README, re.MULTILINE))
+
+
+def test_the_table_of_floors_is_that_of_the_code():
+    rows = re.findall(r"^\| (\d) \| (.+?) \| ", README, re.MULTILINE)
+    shown = {package: int(floor) for floor, packages in rows for package in re.findall(r"`(\w+)`", packages)}
+    there = {path.parent.name for path in (ROOT / "onehop").glob("*/__init__.py")}
+    assert shown == {package: floor for package, floor in FLOORS.items() if package in there}
+    free = re.search(r"^(.+) never load torch", README, re.MULTILINE)[1]
+    assert set(re.findall(r"`(\w+)`", free)) == TORCH_FREE & there
+
+
+def test_the_extras_that_are_named_can_be_installed():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.findall(r"pip install '\.\[(\w+)\]'", README)
+    assert named
+    assert set(named) <= extras.keys()
+
+
+def test_the_keys_that_are_named_can_be_set():
+    named = re.findall(r"`((?:train|model|data)\.[\w.]+=\S+?)`", README)
+    assert len(named) >= 2
+    read("quickstart", named)
+
+
+# What is shown
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What each command of README prints, run one after the other in one folder; training is cut short."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "my_texts").mkdir()
+    (folder / "my_texts" / "a.txt").write_text(sentences(400))
+    (folder / "held_out.txt").write_text(sentences(40, seed=1))
+    found = {}
+    with contextlib.chdir(folder):
+        for line in COMMANDS:
+            words = shlex.split(line, comments=True)[1:]
+            trains = words[0] == "train" and not {"--explain", "--copy"} & set(words)
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+                code = main(words + (SMALL if trains else []))
+            found[line] = code, out.getvalue()
+    return found
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_the_readme_does_what_is_said(line, said):
+    code, text = said[line]
+    assert code == 0, text
+    (words,) = [words for piece, words in SAYS.items() if piece in line]
+    assert words in text
+
+
+def test_the_snippet_of_the_readme_runs_as_it_stands(monkeypatch, capsys):
+    (code,) = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    monkeypatch.setattr(session, "QUESTIONS", 4)  # the only thing that is shortened: its runs have 20 steps
+    names = {}
+    exec(code, names)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith(", a ")  # goes on with "Once upon a time"
+    assert [line.split()[0] for line in printed[-20:]] == [str(n) for n in range(1, 21)]
+    assert names["run"].step == names["step"].step == 20
+    assert isinstance(names["model"], torch.nn.Module)
+    assert names["y"].shape == names["q"].shape == (1, 5, 4, 16)
+
+
+# What was measured
+
+
+def results(name):
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def test_the_figures_of_the_readme_are_those_of_the_results():
+    expected = []
+    kinds = ("{} (Llama class), {} (GPT-2 class)", "{}, {}")
+    for speed, kind in zip(results("train_cpu")["tokens_per_second"].values(), kinds, strict=True):
+        ours = speed["onehop"]
+        others = speed["transformers LlamaForCausalLM"], speed["transformers GPT2LMHeadModel"]
+        beside = kind.format(*(f"{other:.0f}" for other in others))
+        expected.append(f"| {ours:.0f} | {beside} | {ours / max(others):.2f} × |")
+    for result in results("decode_cpu")["results"]:
+        speed = result["tokens_per_s"]
+        expected.append(f"| {speed['onehop']} | {speed['transformers']} | {result['ratio']:.2f} × |")
+    memory = {row["t"]: row["bytes"] / 2**20 for row in results("attention_cpu")["memory"] if row["kind"] == "tiled"}
+    expected.append(f"({memory[2048]:.0f} MiB at 2k tokens, {memory[32768]:.0f} MiB at 32k")
+    assert [text for text in expected if text not in README] == []
