@@ -72,6 +72,16 @@ CONFIGS = {
     "window": decoder(attention={"window": 3}),
     "window, alibi and sinks": decoder("alibi", attention={"window": 3, "sinks": True}),
     "softcap": decoder(attention={"softcap": 2.0}),
+    "latent": decoder(
+        attention={
+            "kind": "latent",
+            "n_kv_heads": 4,
+            "d_head": 6,
+            "d_latent": 8,
+            "d_value": 5,
+            "position": {"kind": "rope", "width": 2},
+        }
+    ),
     "plain": decoder(ffn={"kind": "plain", "d_ff": 24}),
     "experts": decoder(ffn=MOE),
     "two kinds of layer": two_kinds_of_layer(),

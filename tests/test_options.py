@@ -25,6 +25,9 @@ from tests.small_models import small_model
 # Below, just above and far above the 8 tokens from which lengths are stretched here
 SHORT, MIDDLE, LONG = (torch.arange(n)[None] * 7 % 13 for n in (5, 9, 20))
 
+LATENT = {
+    "kind": "latent", "n_heads": 2, "d_head": 8, "d_latent": 6, "d_value": 10, "position": {"kind": "rope", "width": 4},
+}  # fmt: skip
 # Every kind that a field may have, with the keys that it cannot do without.
 KINDS = {
     "position": [
@@ -48,7 +51,7 @@ KINDS = {
         {"kind": "longrope", "factor": 4.0, "original_max_len": 8, "short_factor": [1.0, 1.1, 1.2, 1.3],
          "long_factor": [2.0, 3.0, 4.0, 5.0]},
     ],
-    "attention": ["grouped"],
+    "attention": ["grouped", LATENT],
 }  # fmt: skip
 KINDS |= {"final_norm": KINDS["norm"], "cross": KINDS["attention"]}
 NESTED = {  # parts that come in one kind only, where none is given
@@ -86,6 +89,9 @@ REFUSED = {
     "score": "none are built in: tests/test_own_part.py",
     "cross": "goes with an encoder, which has to be given beside it",
     "encoder": "goes with cross-attention",
+    "LatentConfig.qk_norm": "the latents have a norm of their own",
+    "LatentConfig.clip": "nothing is cut off before the latents are made",
+    "LatentConfig.position": "some of its dims turn: rope",
 }
 
 
@@ -110,6 +116,12 @@ BASES = {
         base(norm="layer", final_norm="layer", embed={"norm": "layer"}), ["norm", "final_norm", "embed.norm"],
     ),
     "experts by bias": (base(ffn={**KINDS["ffn"][2], "balance": "bias"}), ["ffn"]),
+    "experts in groups": (
+        base(ffn={**KINDS["ffn"][2], "n_experts": 16, "n_active": 3, "n_groups": 4, "n_active_groups": 2}), ["ffn"],
+    ),
+    "latent attention": (attending(**LATENT), ["attention", "attention.norm", "attention.position"]),
+    "latent attention, queries too": (attending(**LATENT, d_latent_q=5), ["attention"]),
+    "a shared expert": (base(ffn={**KINDS["ffn"][2], "d_ff_shared": 4}), ["ffn"]),
 }  # fmt: skip
 for kind in ("learned", "sinusoidal"):
     BASES[f"embed {kind}"] = (base(embed={"position": kind}), ["embed"])
@@ -282,4 +294,5 @@ def test_every_field_of_every_kind_was_turned_and_can_be_used():
     assert wanted == {pair for pair in cases if pair[0] in parts_of(ModelConfig)}
     for (cls, field), values in cases.items():
         usable = any(effect(*case) is True for case in values)
-        assert usable != (field in REFUSED), f"{cls.__name__}.{field}"
+        refused = {field, f"{cls.__name__}.{field}"} & REFUSED.keys()
+        assert usable != bool(refused), f"{cls.__name__}.{field}"

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from onehop.base.choices import Choices
-from onehop.config.norm import Norm
+from onehop.config.norm import Norm, RMSNormConfig
 from onehop.config.part import Kind, Part, by_kind
 from onehop.config.position import Position, RopeConfig
 
@@ -68,5 +68,22 @@ class AttentionConfig(Kind):
         return self.n_heads // self.n_kv_heads
 
 
-ATTENTIONS: Choices[type[AttentionConfig]] = Choices("attention", {"grouped": AttentionConfig})
+class LatentConfig(AttentionConfig):
+    """Multi-head latent attention. DeepSeek-V2, arXiv:2405.04434, section 2.1.
+
+    Keys and values are made from one narrow latent per token; the cache keeps this latent and the turning dims of the
+    key, which all heads share. `position.width` dims of each head turn and the others do not. `bias` stands on the
+    projections down to the latents.
+    """
+
+    kind: str = "latent"
+    d_latent: int = Field(ge=1, description="width of the latent from which keys and values are made")
+    d_latent_q: int | None = Field(
+        None, ge=1, description="width of a latent from which queries are made; none: from the input"
+    )
+    d_value: int = Field(ge=1, description="width of a head's values")
+    norm: Norm = Field(default_factory=RMSNormConfig, description="norm on the latents")
+
+
+ATTENTIONS: Choices[type[AttentionConfig]] = Choices("attention", {"grouped": AttentionConfig, "latent": LatentConfig})
 Attention = Annotated[SerializeAsAny[AttentionConfig], BeforeValidator(by_kind(ATTENTIONS, default="grouped"))]

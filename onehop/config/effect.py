@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onehop.config.attention import QKNormConfig
-from onehop.config.ffn import MoEConfig
+from onehop.config.ffn import GateConfig, MoEConfig
 from onehop.config.norm import LayerNormConfig, RMSNormConfig
 from onehop.config.part import Part
 from onehop.config.position import LongRopeScaling, YarnScaling
@@ -31,6 +31,11 @@ def _has_weights_by_head(qk: QKNormConfig) -> bool:
 LISTENS: list[Listens] = [
     Listens(MoEConfig, "balance_weight", lambda ffn: ffn.balance == "loss", "balance=loss"),
     Listens(MoEConfig, "balance_rate", lambda ffn: ffn.balance == "bias", "balance=bias"),
+    Listens(GateConfig, "swish_gain", lambda ffn: ffn.activation == "silu", "activation=silu"),
+    Listens(MoEConfig, "clamp", lambda ffn: ffn.expert == "gated", "expert=gated"),
+    Listens(MoEConfig, "up_offset", lambda ffn: ffn.expert == "gated", "expert=gated"),
+    Listens(MoEConfig, "group_score", lambda ffn: ffn.n_groups > 1, "n_groups above 1"),
+    Listens(MoEConfig, "shared_gate", lambda ffn: ffn.d_ff_shared is not None, "d_ff_shared"),
     Listens(RMSNormConfig, "offset", lambda norm: norm.affine, "affine=true"),
     Listens(LayerNormConfig, "offset", lambda norm: norm.affine, "affine=true"),
     Listens(LayerNormConfig, "bias", lambda norm: norm.affine, "affine=true"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from onehop.base.errors import did_you_mean
-from onehop.config.attention import AttentionConfig
+from onehop.config.attention import AttentionConfig, LatentConfig
 from onehop.config.effect import without_effect
 from onehop.config.ffn import MoEConfig
 from onehop.config.position import Llama3Scaling, LongRopeScaling, RopeConfig, T5Config, YarnScaling
@@ -136,7 +136,7 @@ def _cross(block: "BlockConfig", path: str) -> Faults:
     if cross.position.kind != "none":
         yield f"{path}cross.position={cross.position.kind}: encoder and decoder positions are not comparable. Use none."
     if cross.kind != "grouped":
-        yield f"{path}cross.kind={cross.kind}: cross-attention cannot be a part of your own. Use grouped."
+        yield f"{path}cross.kind={cross.kind}: cross-attention comes in one kind. Use grouped."
     if cross.score is not None:
         yield f"{path}cross.score={cross.score.kind}: cross-attention takes no score rule. Leave it out."
     if block.parallel != "no":
@@ -163,10 +163,56 @@ def _experts(block: "BlockConfig", path: str) -> Faults:
     ffn = block.ffn
     if isinstance(ffn, MoEConfig) and ffn.n_active > ffn.n_experts:
         yield f"{path}ffn.n_active={ffn.n_active} is more than n_experts={ffn.n_experts}. Use at most {ffn.n_experts}."
+    if isinstance(ffn, MoEConfig) and (ffn.n_groups, ffn.n_active_groups) != (1, 1):
+        yield from _expert_groups(ffn, path)
+
+
+def _expert_groups(ffn: MoEConfig, path: str) -> Faults:
+    size, rest = divmod(ffn.n_experts, ffn.n_groups)
+    if rest:
+        yield f"{path}ffn.n_groups={ffn.n_groups} must divide n_experts={ffn.n_experts}. Use a divisor of it."
+    elif ffn.n_active_groups >= ffn.n_groups:
+        yield (
+            f"{path}ffn.n_active_groups={ffn.n_active_groups} excludes none of n_groups={ffn.n_groups}. Use fewer, or "
+            "leave both out."
+        )
+    elif ffn.n_active > ffn.n_active_groups * size:
+        room = ffn.n_active_groups * size
+        yield (
+            f"{path}ffn.n_active={ffn.n_active} experts do not fit into n_active_groups={ffn.n_active_groups} of "
+            f"{size}. Use n_active<={room}, or more groups."
+        )
+    elif ffn.group_score == "best two" and size < 2:
+        yield f"{path}ffn.group_score='best two' needs groups of 2 experts or more, not of {size}. Use best."
+
+
+def _latent(block: "BlockConfig", path: str) -> Faults:
+    a = block.attention
+    if not isinstance(a, LatentConfig):
+        return
+    if not isinstance(a.position, RopeConfig) or a.position.width is None or a.position.width >= a.d_head:
+        yield (
+            f"{path}attention.position: latent attention keeps the turning dims apart from the others. Use rope with a "
+            f"width below d_head={a.d_head}."
+        )
+    if a.qk_norm is not None:
+        yield f"{path}attention.qk_norm: latent attention normalises its latents (attention.norm). Leave it out."
+    if a.clip is not None:
+        yield f"{path}attention.clip={a.clip:g}: latent attention cuts nothing off. Leave it out."
 
 
 BlockRule = Callable[["BlockConfig", str], Faults]
-BLOCK_RULES: tuple[BlockRule, ...] = (_heads, _rotary, _buckets, _window, _cross, _norms, _experts, without_effect)
+BLOCK_RULES: tuple[BlockRule, ...] = (
+    _heads,
+    _rotary,
+    _buckets,
+    _window,
+    _cross,
+    _norms,
+    _experts,
+    _latent,
+    without_effect,
+)
 
 
 def _model(cfg: "ModelConfig") -> Faults:

@@ -7,6 +7,8 @@ from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
 from onehop.config.model import ModelConfig
 from onehop.formats.bloom import BLOOM
 from onehop.formats.cohere import COHERE
+from onehop.formats.deepseek_v2 import DEEPSEEK_V2
+from onehop.formats.deepseek_v3 import DEEPSEEK_V3
 from onehop.formats.falcon import FALCON
 from onehop.formats.gemma import GEMMA
 from onehop.formats.gemma2 import GEMMA2
@@ -15,6 +17,7 @@ from onehop.formats.gemma3_text import GEMMA3_TEXT
 from onehop.formats.gpt2 import GPT2
 from onehop.formats.gpt_bigcode import GPT_BIGCODE
 from onehop.formats.gpt_neox import GPT_NEOX
+from onehop.formats.gpt_oss import GPT_OSS
 from onehop.formats.gptj import GPTJ
 from onehop.formats.granite import GRANITE
 from onehop.formats.inside import Whole
@@ -22,13 +25,17 @@ from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
 from onehop.formats.mistral import MISTRAL
 from onehop.formats.mistral3 import MISTRAL3
+from onehop.formats.mixtral import MIXTRAL
 from onehop.formats.mpt import MPT
 from onehop.formats.olmo import OLMO
 from onehop.formats.olmo2 import OLMO2
+from onehop.formats.olmoe import OLMOE
 from onehop.formats.opt import OPT
 from onehop.formats.phi3 import PHI3
 from onehop.formats.qwen2 import QWEN2
+from onehop.formats.qwen2_moe import QWEN2_MOE
 from onehop.formats.qwen3 import QWEN3
+from onehop.formats.qwen3_moe import QWEN3_MOE
 from onehop.formats.smollm3 import SMOLLM3
 from onehop.formats.stablelm import STABLELM
 from onehop.formats.starcoder2 import STARCODER2
@@ -38,6 +45,13 @@ from onehop.formats.xglm import XGLM
 _ALL = (
     LLAMA,
     MISTRAL,
+    MIXTRAL,
+    OLMOE,
+    GPT_OSS,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    QWEN2_MOE,
+    QWEN3_MOE,
     GPT2,
     GPT_NEOX,
     BLOOM,

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from onehop.base.errors import CheckpointError, did_you_mean
 from onehop.config.model import ModelConfig
 from onehop.config.raw import COMMON
+from onehop.formats.quantised import quantisation
 
 Json = dict[str, Any]
 REQUIRED: Final = "a value that cannot be left out"
@@ -125,13 +126,8 @@ class Harmless:
 
 def _quantised(raw: Json) -> Json:
     """Quantised weights are read by their method or not at all: never as something else."""
-    found = raw.get("quantization_config") or raw.get("compression_config")
-    if not found:
-        return {}
-    method = found.get("quant_method", "unnamed") if isinstance(found, dict) else found
-    raise CheckpointError(
-        f"the weights are quantised (quant_method={method}), which cannot be read. Use the unquantised checkpoint."
-    )
+    quantisation(raw)
+    return {}
 
 
 def _language_model(raw: Json) -> Json:

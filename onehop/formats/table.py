@@ -43,6 +43,8 @@ class Op:
 
 SAME = Op("same")
 TRANSPOSE = Op("transpose")
+ALTERNATING = Op("alternating")  # two of ours in the last dim of one of theirs, number by number in turn
+ALTERNATING_COLUMNS = Op("alternating_columns")  # likewise, of matrices that are stored (d_in, d_out)
 STACK = Op("stack")  # many of theirs, one for each expert, are one of ours
 
 
@@ -73,6 +75,11 @@ def turned(n_heads: Callable[[Site], int]) -> Op:
         return (n_heads(site), a.d_head, a.d_head if width is None else width)
 
     return Op("turned", sizes)
+
+
+def turned_last(sizes: Callable[[Site], tuple[int, ...]]) -> Op:
+    """As `turned`, of heads whose last dims turn; `sizes`: heads, their width, and how much of it turns."""
+    return Op("turned_last", sizes)
 
 
 def always(site: Site) -> bool:
@@ -111,10 +118,20 @@ class Drop:
     theirs: str
     reason: str
 
-    def fits(self, name: str) -> bool:
-        """Whether `name` is such a leftover."""
+    def fits(self, name: str, config: ModelConfig) -> bool:
+        """Whether `name` is such a leftover in a file of a model of `config`."""
         pattern = re.escape(self.theirs).replace(r"\{i\}", r"\d+").replace(r"\{any\}", ".+")
         return re.fullmatch(pattern, name) is not None
+
+
+@dataclass(frozen=True)
+class Beyond(Drop):
+    """What stands in layers that the model does not have; {i} stands for their numbers."""
+
+    def fits(self, name: str, config: ModelConfig) -> bool:
+        start, end = (re.escape(part) for part in self.theirs.split("{i}"))
+        layer = re.match(rf"{start}(\d+){end}", name)
+        return layer is not None and int(layer.group(1)) >= config.n_layers
 
 
 Row = Move | Twin | Drop
@@ -169,7 +186,7 @@ def match(table: Sequence[Row], config: ModelConfig, found: Iterable[str], *, wh
     twins = tuple((r.theirs, r.of) for r in table if isinstance(r, Twin) and r.theirs in names and r.when(whole))
     spare = names - needed - {name for name, _ in twins}
     drops = [row for row in table if isinstance(row, Drop)]
-    dropped = {name: row.reason for name in sorted(spare) for row in drops if row.fits(name)}
+    dropped = {name: row.reason for name in sorted(spare) for row in drops if row.fits(name, config)}
     absent, unclaimed = needed - names, spare - dropped.keys()
     if absent or unclaimed:
         raise CheckpointError.names(absent=absent, unclaimed=unclaimed, where=where)

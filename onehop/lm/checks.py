@@ -16,7 +16,6 @@ from onehop.generate.engine import Engine, left_padded
 from onehop.generate.request import LARGEST_SEED
 from onehop.generate.sample import wide
 from onehop.lm.language_model import LanguageModel
-from onehop.parts.attention import GroupedQueryAttention
 from onehop.parts.keys import Keys
 from onehop.parts.linear import is_packed, pack, unpack
 from onehop.parts.places import Places
@@ -191,16 +190,16 @@ def _chosen(probe: Probe, name: str) -> str:
     said: dict[str, None] = {}
     for when, t in (("a text", probe.length), ("one token", 1)):
         for layer in probe.model.layers:
-            choice = _choice(layer.attention, t, probe.length, name)  # type: ignore[arg-type]
+            choice = _choice(layer.attention, t, probe.length, name)
             said[f"{when}: {choice.kernel} ({choice.why})"] = None
     return "; ".join(said)
 
 
-def _choice(attention: GroupedQueryAttention, t: int, s: int, name: str) -> Any:
-    heads, width = attention.q_heads.shape
-    weight = attention.wq.weight
-    q = torch.empty(1, t, heads, width, dtype=weight.dtype, device=weight.device)
-    k = torch.empty(1, s, *attention.kv_shape, dtype=weight.dtype, device=weight.device)
+def _choice(attention: Any, t: int, s: int, name: str) -> Any:
+    weight = attention.wo.weight
+    like = {"dtype": weight.dtype, "device": weight.device}
+    of_q, of_k, of_v = attention.shapes
+    q, k, v = (torch.empty(1, n, *shape, **like) for n, shape in ((t, of_q), (s, of_k), (s, of_v)))
     places = Places.run(0, s, weight.device)
     sight = Sight(attention.sees, Places.run(s - t, t, weight.device), places)
-    return choose(q, Keys(k, k, places), attention.rule(), sight, kernel=name)
+    return choose(q, Keys(k, v, places), attention.rule(), sight, kernel=name)

@@ -3,7 +3,8 @@
 Names: `embed` (B, T, C); in each layer i `layers.i.in`, `layers.i.attention_norm`, then inside attention
 `layers.i.attention.k`, `.v` (B, T, K, D: the new tokens'), `.q` (B, T, H, D), `.weights` (B, H, T, S), `.mixed`
 (B, T, H, D), and its output `layers.i.attention` (B, T, C); `layers.i.cross…` likewise, where there is cross-attention
-(k and v are the source's); `layers.i.mid` (after the residual sums of attention; not in parallel blocks),
+(k and v are the source's); latent attention has `.latent` (B, T, L) and `.turning` (B, T, R) in place of k and v;
+`layers.i.mid` (after the residual sums of attention; not in parallel blocks),
 `layers.i.ffn_norm`, `layers.i.ffn.hidden` (B, T, F; not with experts), `layers.i.ffn`, `layers.i.out`; at the end
 `final_norm` (B, T, C) and `logits` (B, T, V). An encoder's names begin with `encoder.`.
 

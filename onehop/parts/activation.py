@@ -1,12 +1,15 @@
 """The non-linearities of feed-forward layers, by name."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from onehop.base.choices import Choices
+from onehop.config.ffn import GateConfig
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -48,3 +51,48 @@ ACTIVATIONS: Choices[Activation] = Choices(
         "none": none,
     },
 )
+
+
+@dataclass(frozen=True)
+class Swish:
+    """The input times σ(gain · input). Ramachandran et al. 2017, arXiv:1710.05941, equation 1."""
+
+    gain: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(self.gain * x)
+
+
+def activation(cfg: Any) -> Activation:
+    """The non-linearity that a feed-forward layer's config asks for."""
+    gain = cfg.swish_gain if isinstance(cfg, GateConfig) else 1.0
+    return ACTIVATIONS.get(cfg.activation) if gain == 1.0 else Swish(gain)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Product act(gate) ⊙ up, element by element."""
+
+    act: Activation
+
+    def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
+        return self.act(gate) * up
+
+
+@dataclass(frozen=True)
+class ClampedGate(Gate):
+    """Product act(min(gate, limit)) ⊙ (min(max(up, -limit), limit) + offset), as in the release of arXiv:2508.10925."""
+
+    limit: float | None
+    offset: float
+
+    def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
+        if self.limit is not None:
+            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return self.act(gate) * (up + self.offset)
+
+
+def gate(cfg: Any) -> Gate:
+    """The gate that a feed-forward layer's config (a GateConfig with an activation) asks for."""
+    act = activation(cfg)
+    return Gate(act) if cfg.clamp is None and cfg.up_offset == 0 else ClampedGate(act, cfg.clamp, cfg.up_offset)

@@ -1,11 +1,8 @@
 """Attention: every token looks at what it may see, weighs it, and takes the mixture."""
 
-import math
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from onehop.base.choices import Choices
@@ -13,15 +10,13 @@ from onehop.config.attention import AttentionConfig
 from onehop.config.norm import LayerNormConfig, RMSNormConfig
 from onehop.parts.cache import CacheSpec, LayerCache
 from onehop.parts.keys import Keys
+from onehop.parts.latent import LatentAttention
 from onehop.parts.linear import Linear, SideBySide
 from onehop.parts.norm import NORMS, NormOfHeads
 from onehop.parts.places import Places
 from onehop.parts.position import PositionScheme
 from onehop.parts.router import Routing
-from onehop.parts.score import score
-from onehop.parts.score_plain import weights
-from onehop.parts.score_rule import ScoreRule
-from onehop.parts.sight import Sees, Sight
+from onehop.parts.scored import ScoredAttention
 from onehop.parts.step import Step
 
 
@@ -58,7 +53,7 @@ class Heads(nn.Module):
         return self.norm(x.unflatten(-1, self.shape))  # (B, T, H, D)
 
 
-class GroupedQueryAttention(nn.Module):
+class GroupedQueryAttention(ScoredAttention):
     """Self-attention in which every key/value head serves n_heads / n_kv_heads query heads: (B, T, C) -> (B, T, C).
 
     n_kv_heads = n_heads is multi-head (Vaswani et al. 2017, arXiv:1706.03762, section 3.2), 1 is multi-query (Shazeer
@@ -77,8 +72,7 @@ class GroupedQueryAttention(nn.Module):
         dropout: float = 0.0,
         name: str = "attention",
     ):
-        super().__init__()
-        self.name, self.site = name, zlib.crc32(name.encode())
+        super().__init__(cfg, position=position, change=change, dropout=dropout, name=name)
         self.wq = Linear(d_model, cfg.n_heads * cfg.d_head, bias=cfg.bias)
         self.wk = Linear(d_model, cfg.n_kv_heads * cfg.d_head, bias=cfg.bias)
         self.wv = Linear(d_model, cfg.n_kv_heads * cfg.d_head, bias=cfg.bias)
@@ -86,12 +80,7 @@ class GroupedQueryAttention(nn.Module):
         self.qkv = SideBySide(self, "wq", "wk", "wv")
         self.q_heads, self.k_heads = Heads(cfg.n_heads, cfg), Heads(cfg.n_kv_heads, cfg)
         self.kv_shape = (cfg.n_kv_heads, cfg.d_head)
-        self._shared = (position,)  # in a tuple: the stack owns the scheme, which several layers share
-        self.change = change
-        self.sinks = nn.Parameter(torch.zeros(cfg.n_heads)) if cfg.sinks else None
-        self.sees = Sees(cfg.sees, cfg.window)
         self.clip = cfg.clip
-        self.scale, self.softcap, self.dropout = cfg.scale or 1 / math.sqrt(cfg.d_head), cfg.softcap, dropout
 
     def forward(self, x: Tensor, step: Step, cache: LayerCache | None = None) -> Tensor:
         """Let the new tokens x (B, T, C) look at themselves and the past -> (B, T, C)."""
@@ -106,23 +95,10 @@ class GroupedQueryAttention(nn.Module):
         y = self.mix(q, keys, step, step.sight(self.sees, keys.places))  # (B, T, H, D)
         return self.wo(y.flatten(-2))  # (B, T, C)
 
-    def mix(self, q: Tensor, keys: Keys, step: Step, sight: Sight) -> Tensor:
-        """The weighted mixture of values that each query (B, T, H, D) takes -> (B, T, H, D)."""
-        rule = self.rule().dropping(step.dropping(self.site))
-        q = step.tap(f"{self.name}.q", q)
-        if step.wants(f"{self.name}.weights"):
-            step.tap(f"{self.name}.weights", weights(q, keys, rule, sight))  # (B, H, T, S)
-        return step.tap(f"{self.name}.mixed", score(q, keys, rule, sight, kernel=step.kernel))
-
     @property
-    def position(self) -> PositionScheme:
-        """The position scheme, which the layers of a stack share."""
-        return self._shared[0]
-
-    def rule(self) -> ScoreRule:
-        """What happens between q·k and the softmax here."""
-        bias = self.position if self.position.biases else None
-        return ScoreRule(self.scale, self.softcap, bias, self.change, self.sinks, self.dropout)
+    def shapes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Heads and their widths of queries (H, D), keys (K, D) and values (K, D)."""
+        return self.q_heads.shape, self.kv_shape, self.kv_shape
 
     def cache_spec(self) -> CacheSpec:
         """What this layer keeps per token."""
@@ -157,4 +133,6 @@ class CrossAttention(GroupedQueryAttention):
         return Keys(k, v, memory.places)
 
 
-ATTENTIONS: Choices[type[GroupedQueryAttention]] = Choices("attention", {"grouped": GroupedQueryAttention})
+ATTENTIONS: Choices[Callable[..., ScoredAttention]] = Choices(
+    "attention", {"grouped": GroupedQueryAttention, "latent": LatentAttention}
+)

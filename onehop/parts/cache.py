@@ -44,14 +44,19 @@ class LayerCache:
         self.stores = {name: book.empty(shape, dtype) for name, shape in spec.entries.items()}
         self.cross: Keys | None = None
 
-    def extend(self, **new: Tensor) -> Keys:
-        """Write the new tokens' entries, each (B, T, …) -> everything that may be read now, the new tokens included."""
+    def extend(self, *, k: Tensor, v: Tensor) -> Keys:
+        """Write the new tokens' k and v (B, T, K, D) -> all keys that may be read now, the new tokens' included."""
+        read, places = self.write(k=k, v=v)
+        return Keys(read["k"], read["v"], places)
+
+    def write(self, **new: Tensor) -> tuple[dict[str, Tensor], Places]:
+        """Write the new tokens' entries, each (B, T, …) -> all that may be read now (B, S, …), and its places."""
         read = {}
         for name, value in new.items():
             value = value.detach() if value.requires_grad else value
             value = value if value.dtype is self.dtype else value.to(self.dtype)
             self.stores[name], read[name] = self.book.write(self.stores[name], value)
-        return Keys(read["k"], read["v"], self.book.places)
+        return read, self.book.places
 
     @property
     def length(self) -> int:

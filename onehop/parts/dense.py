@@ -7,7 +7,7 @@ it has one. These here treat all tokens alike and have no use for `real` (B, T),
 from torch import Tensor, nn
 
 from onehop.config.ffn import GatedConfig, PlainConfig
-from onehop.parts.activation import ACTIVATIONS
+from onehop.parts.activation import ACTIVATIONS, gate
 from onehop.parts.linear import Linear, SideBySide
 from onehop.parts.router import Routing
 
@@ -37,8 +37,7 @@ class GatedFFN(nn.Module):
         self.w3 = Linear(d_model, cfg.d_ff, bias=cfg.bias)
         self.w2 = Linear(cfg.d_ff, d_model, bias=cfg.bias)
         self.w1_w3 = SideBySide(self, "w1", "w3")
-        self.act = ACTIVATIONS.get(cfg.activation)
+        self.gate = gate(cfg)
 
     def forward(self, x: Tensor, *, real: Tensor | None = None) -> tuple[Tensor, Routing | None]:
-        gate, up = self.w1_w3(x)  # (B, T, F) twice
-        return self.w2(self.act(gate) * up), None
+        return self.w2(self.gate(*self.w1_w3(x))), None

@@ -88,6 +88,7 @@ class Router(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.weight = nn.Parameter(torch.empty(cfg.n_experts, d_model))
+        self.bias = nn.Parameter(torch.zeros(cfg.n_experts)) if cfg.router_bias else None
         self.loss_weights = {
             "balance_weight": cfg.balance_weight if cfg.balance == "loss" else 0.0,
             "z_weight": cfg.z_weight,
@@ -99,6 +100,8 @@ class Router(nn.Module):
     def reset_parameters(self) -> None:
         """Fresh weights, and no preference."""
         fresh_normal(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
         self.fill_buffers()
 
     def fill_buffers(self) -> None:
@@ -109,16 +112,28 @@ class Router(nn.Module):
     def forward(self, x: Tensor, *, real: Tensor | None = None) -> Routing:
         exact = torch.float64 if x.dtype == torch.float64 else torch.float32
         with torch.autocast(x.device.type, enabled=False):
-            logits = F.linear(x.to(exact), self.weight.to(exact))  # (B, T, E)
+            bias = None if self.bias is None else self.bias.to(exact)
+            logits = F.linear(x.to(exact), self.weight.to(exact), bias)  # (B, T, E)
         scores = self.score(logits)  # (B, T, E)
-        if self.choice_bias is None:
-            weights, indices = scores.topk(self.cfg.n_active)  # (B, T, k) twice
-        else:
-            indices = (scores + self.choice_bias).topk(self.cfg.n_active).indices  # (B, T, k)
-            weights = scores.gather(-1, indices)  # (B, T, k)
+        choice = scores if self.choice_bias is None else scores + self.choice_bias  # (B, T, E)
+        if self.cfg.n_groups > 1:
+            choice = self.within_groups(choice)  # (B, T, E)
+        indices = choice.topk(self.cfg.n_active).indices  # (B, T, k)
+        weights = scores.gather(-1, indices)  # (B, T, k)
         if self.cfg.renormalise:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)  # 1e-20: sigmoids may all be 0
         return Routing(logits, scores, indices, weights * self.cfg.routed_scale, real, **self.loss_weights)
+
+    def within_groups(self, choice: Tensor) -> Tensor:
+        """What experts are chosen by, (B, T, E), with -inf outside each token's best n_active_groups groups.
+
+        By the best expert: arXiv:2405.04434, section 2.2.2; by the best two: arXiv:2412.19437, section 2.1.2.
+        """
+        grouped = choice.unflatten(-1, (self.cfg.n_groups, -1))  # (B, T, G, E/G)
+        group = grouped.amax(-1) if self.cfg.group_score == "best" else grouped.topk(2).values.sum(-1)  # (B, T, G)
+        best = group.topk(self.cfg.n_active_groups).indices  # (B, T, n_active_groups)
+        closed = torch.ones_like(group, dtype=torch.bool).scatter(-1, best, False)  # (B, T, G)
+        return grouped.masked_fill(closed.unsqueeze(-1), -torch.inf).flatten(-2)  # (B, T, E)
 
     @torch.no_grad()
     def update_bias(self, load: Tensor) -> None:

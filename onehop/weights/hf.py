@@ -16,6 +16,7 @@ from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
 from onehop.weights.native import GENERATION, ends, write_json
 from onehop.weights.place import new_files, put_tokenizer
+from onehop.weights.quantised import dequantised
 from onehop.weights.safetensors_files import open_tensors, write_model
 from onehop.weights.transfer import dump, fill
 
@@ -35,7 +36,8 @@ def load_hf(
 
 def load_described(described: Described, *, dtype: torch.dtype | str | None, device: torch.device | str) -> Transformer:
     """The model of a Hugging Face folder whose config has been read."""
-    with open_tensors(described.folder) as tensors:
+    with open_tensors(described.folder) as files:
+        tensors = dequantised(files, described.raw)
         table = described.tensors(tensors.entries)
         found = match(table, described.config, tensors.entries, where=str(tensors.where))
         return fill(build(described.config, device="meta"), tensors, found, dtype=dtype, device=device)

@@ -64,6 +64,26 @@ class Columns:
         return [torch.cat([w.mT for w in ours], dim=1)]
 
 
+class Alternating:
+    """One tensor that holds two of ours in its last dim, number by number in turn: (…, 2F) <-> (…, F) twice."""
+
+    def load(self, theirs: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [theirs[0][..., 0::2], theirs[0][..., 1::2]]
+
+    def save(self, ours: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [torch.stack(list(ours), dim=-1).flatten(-2)]
+
+
+class AlternatingColumns(Alternating):
+    """As `Alternating`, of matrices that are stored (d_in, d_out): (…, C, 2F) <-> (…, F, C) twice."""
+
+    def load(self, theirs: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [w.mT for w in super().load(theirs, sizes)]
+
+    def save(self, ours: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return super().save([w.mT for w in ours], sizes)
+
+
 class Stack:
     """Many tensors of one shape, one per expert, that are one of ours."""
 
@@ -110,6 +130,16 @@ class Turned:
         return torch.cat([order(turning).flatten(1, 2), still], dim=1).reshape(w.shape)
 
 
+class TurnedLast(Turned):
+    """As `Turned`, of heads whose last `width` dims are the rotary pairs."""
+
+    @staticmethod
+    def _reorder(w: Tensor, sizes: Sizes, order: Callable[[Tensor], Tensor]) -> Tensor:
+        heads, d_head, width = sizes
+        still, turning = w.unflatten(0, (heads, d_head)).split([d_head - width, width], dim=1)
+        return torch.cat([still, order(turning).flatten(1, 2)], dim=1).flatten(0, 1)
+
+
 OPS: Choices[Operation] = Choices(
     "weight operation",
     {
@@ -117,8 +147,11 @@ OPS: Choices[Operation] = Choices(
         "transpose": Transpose(),
         "rows": Rows(),
         "columns": Columns(),
+        "alternating": Alternating(),
+        "alternating_columns": AlternatingColumns(),
         "stack": Stack(),
         "grouped_qkv": GroupedQKV(),
         "turned": Turned(),
+        "turned_last": TurnedLast(),
     },
 )

@@ -149,6 +149,39 @@ BROKEN = [
     ({"norm_in": False}, "norm.kind=rms is used nowhere: norm_in=false and norm_out=none. Use norm=none."),
     ({"ffn": {**MOE, "n_active": 5}}, "ffn.n_active=5 is more than n_experts=4. Use at most 4."),
     (
+        {"ffn": {**MOE, "activation": "relu", "swish_gain": 1.702}},
+        "ffn.swish_gain=1.702 has no effect: it needs activation=silu. Leave it out (or swish_gain=1.0).",
+    ),
+    (
+        {"ffn": {**MOE, "expert": "plain", "clamp": 7.0}},
+        "ffn.clamp=7.0 has no effect: it needs expert=gated. Leave it out.",
+    ),
+    (
+        {"ffn": {**MOE, "expert": "plain", "up_offset": 1.0}},
+        "ffn.up_offset=1.0 has no effect: it needs expert=gated. Leave it out (or up_offset=0.0).",
+    ),
+    ({"ffn": {**MOE, "n_groups": 3}}, "ffn.n_groups=3 must divide n_experts=4. Use a divisor of it."),
+    (
+        {"ffn": {**MOE, "n_groups": 2, "n_active_groups": 2}},
+        "ffn.n_active_groups=2 excludes none of n_groups=2. Use fewer, or leave both out.",
+    ),
+    (
+        {"ffn": {**MOE, "n_groups": 2, "n_active": 3}},
+        "ffn.n_active=3 experts do not fit into n_active_groups=1 of 2. Use n_active<=2, or more groups.",
+    ),
+    (
+        {"ffn": {**MOE, "n_groups": 4, "n_active_groups": 2, "group_score": "best two"}},
+        "ffn.group_score='best two' needs groups of 2 experts or more, not of 1. Use best.",
+    ),
+    (
+        {"ffn": {**MOE, "group_score": "best two"}},
+        "ffn.group_score=best two has no effect: it needs n_groups above 1. Leave it out (or group_score=best).",
+    ),
+    (
+        {"ffn": {**MOE, "shared_gate": True}},
+        "ffn.shared_gate=True has no effect: it needs d_ff_shared. Leave it out (or shared_gate=False).",
+    ),
+    (
         {"ffn": {**MOE, "balance_rate": 0.01}},
         "ffn.balance_rate=0.01 has no effect: it needs balance=bias. Leave it out (or balance_rate=0.001).",
     ),

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import onehop
-from tests.parity import classic, dense, encoders, llama_kin
+from tests.parity import classic, dense, encoders, llama_kin, with_experts
 from tests.parity.theirs import old_style, tokens
 
-CASES = {**llama_kin.CASES, **dense.CASES, **classic.CASES, **encoders.CASES}
+CASES = {**llama_kin.CASES, **dense.CASES, **classic.CASES, **encoders.CASES, **with_experts.CASES}
 # At logits of order 1. Both run in float64, but rotary angles, ALiBi biases and the statistics of some norms of theirs
 # are float32: 2^-24 relative at angles to 100, then a few layers whose weights are spread widely.
 TOLERANCE = 2e-4

@@ -35,18 +35,23 @@ def _token_by_token(moe, x):
     """The definition, one token and one expert at a time."""
     cfg, rows = moe.router.cfg, []
     for token in x.flatten(0, 1):  # (C,)
-        logits = moe.router.weight @ token
+        logits = F.linear(token, moe.router.weight, moe.router.bias)
         scores = logits.softmax(-1) if cfg.gate == "softmax" else logits.sigmoid()
         chosen = (
             (scores if moe.router.choice_bias is None else scores + moe.router.choice_bias).topk(cfg.n_active).indices
         )
         weights = scores[chosen] / (scores[chosen].sum() if cfg.renormalise else 1.0) * cfg.routed_scale
         y = torch.zeros_like(token) if moe.shared is None else moe.shared(token)[0]
+        if moe.shared_gate is not None:
+            y = y * (moe.shared_gate.weight[0] @ token).sigmoid()
         for e, weight in zip(chosen.tolist(), weights):
             h = F.linear(token, moe.w1[e], None if moe.b1 is None else moe.b1[e])
-            h = ACTIVATIONS.get(cfg.activation)(h)
+            limit, act = cfg.clamp or float("inf"), ACTIVATIONS.get(cfg.activation)
+            h = h if moe.w3 is None else h.clamp(max=limit)
+            h = act(h) if cfg.swish_gain == 1 else h * torch.sigmoid(cfg.swish_gain * h)
             if moe.w3 is not None:
-                h = h * F.linear(token, moe.w3[e], None if moe.b3 is None else moe.b3[e])
+                up = F.linear(token, moe.w3[e], None if moe.b3 is None else moe.b3[e])
+                h = h * (up.clamp(-limit, limit) + cfg.up_offset)
             y = y + weight * F.linear(h, moe.w2[e], None if moe.b2 is None else moe.b2[e])
         rows.append(y)
     return torch.stack(rows).view_as(x)
@@ -82,6 +87,8 @@ def test_four_experts_of_known_output_solved_by_hand(renormalise, want):
         {},
         {"gate": "sigmoid", "balance": "bias", "routed_scale": 2.5, "d_ff_shared": 6},
         {"renormalise": False, "n_active": 5, "activation": "relu2"},
+        {"d_ff_shared": 6, "shared_gate": True},
+        {"swish_gain": 1.7, "router_bias": True, "n_active": 3},
         {"n_active": 1, "balance": "none"},
     ],
 )
@@ -96,6 +103,18 @@ def test_grouped_experts_equal_the_definition_in_value_and_gradient(options, exp
     g = _x(2, 6, 8, seed=2)
     for a, b in zip(torch.autograd.grad(got, leaves, g), torch.autograd.grad(want, leaves, g, materialize_grads=True)):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-8)
+
+
+def test_clamped_gates_equal_the_definition_in_the_shared_expert_too():
+    moe = _moe(_config(swish_gain=1.7, clamp=1.5, up_offset=1.0, bias=True, d_ff_shared=6))
+    x = _x(2, 6, 8)
+    torch.testing.assert_close(moe(x)[0], _token_by_token(moe, x), rtol=1e-11, atol=1e-10)
+    gate, up = moe.shared.w1(x), moe.shared.w3(x)
+    assert (gate > 1.5).any()
+    assert (up.abs() > 1.5).any()  # or the limits would not be tried
+    gate = gate.clamp(max=1.5)
+    h = gate * torch.sigmoid(1.7 * gate) * (up.clamp(-1.5, 1.5) + 1)
+    torch.testing.assert_close(moe.shared(x)[0], moe.shared.w2(h), rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 40])

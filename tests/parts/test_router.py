@@ -179,6 +179,43 @@ def test_the_bias_changes_the_choice_and_never_the_weights():
     torch.testing.assert_close(routing.weights[0, 0], torch.tensor([-1.0, 2.0], dtype=torch.float64).sigmoid())
 
 
+GROUPED = {"n_experts": 6, "n_groups": 3, "n_active_groups": 1, "n_active": 2, "renormalise": False, "gate": "sigmoid"}
+
+
+def _of_six(scores, **options):
+    """Routing of one token whose sigmoid scores are given."""
+    router = Router(6, _config(**GROUPED, **options)).double()
+    with torch.no_grad():
+        router.weight.copy_(torch.eye(6))
+    if "balance" in options:
+        router.choice_bias.copy_(torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, 0.0]))
+    return router(torch.tensor(scores, dtype=torch.float64).logit().view(1, 1, 6))
+
+
+def test_experts_are_chosen_within_the_best_group_solved_by_hand():
+    """Groups (0.9, 0.1), (0.6, 0.7) and (0.5, 0.2): the first has the best expert, the second the best two."""
+    scores = [0.9, 0.1, 0.6, 0.7, 0.5, 0.2]
+    best, two = _of_six(scores), _of_six(scores, group_score="best two")
+    assert best.indices.tolist() == [[[0, 1]]]
+    assert two.indices.tolist() == [[[3, 2]]]
+    torch.testing.assert_close(two.weights, torch.tensor([[[0.7, 0.6]]], dtype=torch.float64))
+
+
+def test_the_bias_takes_part_in_the_choice_of_groups_and_not_in_the_weights():
+    """A bias of 1 on expert 4 makes the third group, 1.5 + 0.2, the best."""
+    routing = _of_six([0.9, 0.1, 0.6, 0.7, 0.5, 0.2], group_score="best two", balance="bias")
+    assert routing.indices.tolist() == [[[4, 5]]]
+    torch.testing.assert_close(routing.weights, torch.tensor([[[0.5, 0.2]]], dtype=torch.float64))
+
+
+def test_a_router_with_a_bias_adds_it_to_the_logits():
+    router = _router(router_bias=True)
+    with torch.no_grad():
+        router.bias.copy_(torch.tensor([0.0, 0.0, 9.0, 0.0]))
+    x = torch.tensor(LOGITS[:1], dtype=torch.float64).unsqueeze(0)
+    assert router(x).logits.tolist() == [[[2.0, 1.0, 9.5, -1.0]]]
+
+
 def test_the_bias_moves_against_the_load_by_its_rate():
     router = _router(balance="bias", balance_rate=0.25)
     router.update_bias(torch.tensor([6, 2, 4, 4]))  # mean 4

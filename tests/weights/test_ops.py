@@ -8,19 +8,26 @@ from onehop.formats.table import claims as made
 from onehop.weights.ops import OPS
 from tests.small_models import decoder
 
-SIZES = {"rows": (8, 4, 4), "columns": (2, 1, 2), "grouped_qkv": (2, 2, 2), "turned": (2, 8, 6)}
+SIZES = {
+    "rows": (8, 4, 4),
+    "columns": (2, 1, 2),
+    "grouped_qkv": (2, 2, 2),
+    "turned": (2, 8, 6),
+    "turned_last": (2, 8, 6),
+}
 MANY = {"stack": 3}
+SHAPES = {"alternating": (3, 10), "alternating_columns": (3, 5, 10)}
 
 
 @pytest.mark.parametrize("name", OPS.names())
 def test_what_was_loaded_saves_as_it_was(name):
-    theirs = [torch.randn(16, 5) for _ in range(MANY.get(name, 1))]
+    theirs = [torch.randn(*SHAPES.get(name, (16, 5))) for _ in range(MANY.get(name, 1))]
     ours = OPS.get(name).load(theirs, SIZES.get(name, ()))
     again = OPS.get(name).save(ours, SIZES.get(name, ()))
     assert all(torch.equal(a, b) for a, b in zip(again, theirs, strict=True))
 
 
-@pytest.mark.parametrize("name", ["rows", "grouped_qkv", "turned"])
+@pytest.mark.parametrize("name", ["rows", "grouped_qkv", "turned", "turned_last"])
 def test_a_bias_is_cut_as_its_weight_is(name):
     weight = torch.randn(16, 1)
     ours = OPS.get(name).load([weight], SIZES[name])
@@ -48,6 +55,19 @@ def test_weights_of_heads_turn_as_the_rows_of_their_projection():
     (w,), (of_heads,) = (OPS.get("turned").load([x], (2, 8, 6)) for x in (rows, rows.view(2, 8)))
     assert torch.equal(of_heads, w.view(2, 8))
     assert torch.equal(OPS.get("turned").save([of_heads], (2, 8, 6))[0], rows.view(2, 8))
+
+
+def test_of_turning_dims_at_the_end_the_first_stay():
+    """2 heads of width 8, of which the last 4 dims turn: pairs (4, 5), (6, 7)."""
+    (w,) = OPS.get("turned_last").load([torch.arange(16)], (2, 8, 4))
+    assert w.tolist() == [0, 1, 2, 3, 4, 6, 5, 7, 8, 9, 10, 11, 12, 14, 13, 15]
+
+
+def test_two_alternate_in_the_last_dim():
+    a, b = OPS.get("alternating").load([torch.arange(6)], ())
+    assert (a.tolist(), b.tolist()) == ([0, 2, 4], [1, 3, 5])
+    a, b = OPS.get("alternating_columns").load([torch.arange(8).view(2, 4)], ())
+    assert (a.tolist(), b.tolist()) == ([[0, 4], [2, 6]], [[1, 5], [3, 7]])
 
 
 def test_columns_are_side_by_side():
