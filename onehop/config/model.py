@@ -53,8 +53,9 @@ class EmbedConfig(Part):
     position_offset: int = Field(
         0, ge=0, description="added to every position; learned: rows of the table that no position takes (OPT: 2)"
     )
-    waves: Literal["interleaved", "fairseq"] = Field(
-        "interleaved", description="sinusoidal: sin and cos in turn; all sines first, up to 10000·2π exactly"
+    waves: Literal["interleaved", "halves", "fairseq"] = Field(
+        "interleaved",
+        description="sinusoidal: sin and cos in turn; all sines first; all sines first, up to 10000·2π exactly",
     )
     scale: float = Field(1.0, gt=0, description="multiplies the token embedding (sqrt(d_model) in the original)")
     norm: Norm = Field(default_factory=NormConfig, description="norm on the sum")

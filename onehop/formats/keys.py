@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from onehop.base.errors import CheckpointError, did_you_mean
-from onehop.config.model import ModelConfig
+from onehop.config.model import ModelConfig, StackConfig
 from onehop.config.raw import COMMON
 
 Json = dict[str, Any]
@@ -251,9 +251,9 @@ def write_keys(table: Iterable[KeyRow], config: ModelConfig) -> Json:
 def value_at(config: ModelConfig, path: str) -> Any:
     """What stands at a dotted path; paths of a block are looked up in the first layer's. None where nothing stands."""
     node: Any = config
-    if path.split(".")[0] in COMMON:
-        node = next(config.layers())
     for word in path.split("."):
+        if isinstance(node, StackConfig) and word in COMMON:
+            node = next(node.layers())
         node = getattr(node, word, None)
     return node
 

@@ -43,6 +43,7 @@ class Op:
 
 SAME = Op("same")
 TRANSPOSE = Op("transpose")
+AS_ROW = Op("as_row")  # a vector that is stored (1, n)
 STACK = Op("stack")  # many of theirs, one for each expert, are one of ours
 
 
@@ -86,13 +87,14 @@ class Move:
 
     {i} runs over the layers (of the encoder where our name begins with `encoder.`); a name without {i} occurs once. {e}
     runs over a layer's experts, {q} over its query heads and {k} over its key heads, each of which we keep in one
-    tensor: such a row takes all of them.
+    tensor: such a row takes all of them. A file may lack what is `optional`: it is zero then.
     """
 
     theirs: str | tuple[str, ...]
     ours: str | tuple[str, ...]
     op: Op = SAME
     when: Callable[[Site], bool] = always
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,15 +139,20 @@ class Claim:
     ours: tuple[str, ...]
     op: str = "same"
     sizes: tuple[int, ...] = ()
+    optional: bool = False
 
 
 @dataclass(frozen=True)
 class Matched:
-    """What to do with each tensor of a file: the claims, pairs that must be equal, and leftovers with their reasons."""
+    """What to do with each tensor of a file: the claims, pairs that must be equal, and leftovers with their reasons.
+
+    `zeros` are those of ours that the file may lack, and does.
+    """
 
     claims: tuple[Claim, ...]
     twins: tuple[tuple[str, str], ...] = ()
     dropped: tuple[tuple[str, str], ...] = ()
+    zeros: tuple[str, ...] = ()
 
 
 def claims(table: Sequence[Row], config: ModelConfig) -> Iterator[Claim]:
@@ -156,14 +163,19 @@ def claims(table: Sequence[Row], config: ModelConfig) -> Iterator[Claim]:
             for site in _sites(theirs[0], ours[0], config):
                 if row.when(site):
                     names = tuple(name for template in theirs for name in _each(_named(template, site), site))
-                    yield Claim(names, tuple(_named(o, site) for o in ours), row.op.name, row.op.sizes(site))
+                    yield Claim(
+                        names, tuple(_named(o, site) for o in ours), row.op.name, row.op.sizes(site), row.optional
+                    )
 
 
 def match(table: Sequence[Row], config: ModelConfig, found: Iterable[str], *, where: str) -> Matched:
     """Hold the table against the names in a file. Raises CheckpointError naming all that is missing or unexpected."""
     names = set(found)
     refuse_too_many_layers(config, len(names), where=where)
-    claimed = tuple(claims(table, config))
+    every = tuple(claims(table, config))
+    lacking = {claim for claim in every if claim.optional and names.isdisjoint(claim.theirs)}
+    claimed = tuple(claim for claim in every if claim not in lacking)
+    zeros = tuple(sorted(name for claim in lacking for name in claim.ours))
     needed = {name for claim in claimed for name in claim.theirs}
     whole = Site(config, config)
     twins = tuple((r.theirs, r.of) for r in table if isinstance(r, Twin) and r.theirs in names and r.when(whole))
@@ -173,7 +185,7 @@ def match(table: Sequence[Row], config: ModelConfig, found: Iterable[str], *, wh
     absent, unclaimed = needed - names, spare - dropped.keys()
     if absent or unclaimed:
         raise CheckpointError.names(absent=absent, unclaimed=unclaimed, where=where)
-    return Matched(claimed, twins, tuple(dropped.items()))
+    return Matched(claimed, twins, tuple(dropped.items()), zeros)
 
 
 def refuse_too_many_layers(config: ModelConfig, n_tensors: int, *, where: str) -> None:
