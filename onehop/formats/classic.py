@@ -1,5 +1,6 @@
 """What the families before Llama have in common: LayerNorm, plain feed-forward, fused projections. No torch."""
 
+import math
 from collections.abc import Iterator
 
 from onehop.config.model import ModelConfig
@@ -38,6 +39,18 @@ def inner(key: str | None, width: str) -> Keys:
         return {} if key is None else {key: getattr(next(config.layers()).ffn, "d_ff", None)}
 
     return Keys(key or "n_inner", read, write)
+
+
+def root_scale(*, default: bool, places: tuple[str, ...]) -> Keys:
+    """scale_embedding: tokens times the root of the model's width, or as they are; absent: `default`."""
+
+    def read(raw: Json) -> Json:
+        width, scaled = raw.get("d_model"), raw.get("scale_embedding")
+        scaled = default if scaled is None else bool(scaled)
+        scale = math.sqrt(width) if scaled and isinstance(width, int) and width >= 1 else 1.0
+        return dict.fromkeys(places, scale)
+
+    return Keys("scale_embedding", read, lambda config: {"scale_embedding": config.embed.scale != 1.0})
 
 
 def activation(key: str, default: str) -> Key:

@@ -5,6 +5,7 @@ from typing import Any
 from onehop.base.choices import Choices
 from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
 from onehop.config.model import ModelConfig
+from onehop.formats.bart import BART, MBART
 from onehop.formats.bloom import BLOOM
 from onehop.formats.cohere import COHERE
 from onehop.formats.falcon import FALCON
@@ -20,6 +21,7 @@ from onehop.formats.granite import GRANITE
 from onehop.formats.inside import Whole
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
+from onehop.formats.marian import MARIAN
 from onehop.formats.mistral import MISTRAL
 from onehop.formats.mistral3 import MISTRAL3
 from onehop.formats.mpt import MPT
@@ -62,6 +64,9 @@ _ALL = (
     STARCODER2,
     STABLELM,
     COHERE,
+    BART,
+    MBART,
+    MARIAN,
 )
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
 # Larger models, of which the text is read.

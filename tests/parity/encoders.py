@@ -10,6 +10,15 @@ def t5(**keys):
     return Case("t5", {**T5, **keys}, base=False, kind="seq2seq")
 
 
+PAIR = {"vocab_size": V, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 40,
+        "decoder_ffn_dim": 44, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
+        "max_position_embeddings": 64, "pad_token_id": 1, "decoder_start_token_id": 2}  # fmt: skip
+
+
+def pair(name, **keys):
+    return Case(name, {**PAIR, **keys}, base=False, kind="seq2seq")
+
+
 CASES = {
     "t5, first form": t5(feed_forward_proj="relu"),
     "t5 1.1, gated": t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
@@ -20,5 +29,21 @@ CASES = {
         relative_attention_max_distance=11,
     ),
     "t5, one depth for both": t5(num_decoder_layers=None, feed_forward_proj="gated-silu", tie_word_embeddings=False),
+    "bart": pair("bart"),
+    "bart, scaled, 3 odd heads": pair(
+        "bart",
+        scale_embedding=True,
+        d_model=33,
+        encoder_attention_heads=3,
+        decoder_attention_heads=1,
+        activation_function="relu",
+    ),
+    "bart, an embedding for each stack": pair("bart", tie_word_embeddings=False),
+    "mbart, scaled": pair("mbart", scale_embedding=True, activation_function="gelu_new"),
+    "marian": pair("marian", activation_function="swish", scale_embedding=True),
+    "marian, unscaled, short": pair("marian", d_model=20, encoder_attention_heads=5, activation_function="relu"),
+    "marian, an embedding for each stack": pair("marian", share_encoder_decoder_embeddings=False),
+    "marian, a head of its own": pair("marian", share_encoder_decoder_embeddings=False, tie_word_embeddings=False),
+    "marian, untied, as if shared": pair("marian", tie_word_embeddings=False, scale_embedding=True),
     "mt5": Case("mt5", {**T5, "feed_forward_proj": "gated-gelu"}, base=False, kind="seq2seq"),
 }

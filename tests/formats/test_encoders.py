@@ -1,0 +1,179 @@
+"""Families with an encoder: what absent keys mean, published and old files, and what is refused."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import onehop
+from onehop.base.errors import CheckpointError, ConfigError
+from onehop.config import model_from_dict, to_dict
+from onehop.config.raw import merge_stacks
+from onehop.formats import FAMILIES, read_config
+from onehop.formats.keys import COMMON_ROWS
+from tests.parity.encoders import CASES
+from tests.parity.theirs import tokens, transformers
+
+PAIR = {"vocab_size": 97, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 2}  # fmt: skip
+SHAPES = {"bart": PAIR, "mbart": PAIR, "marian": PAIR}
+
+
+def raw(name, **keys):
+    return {"model_type": name, **SHAPES[name], **keys}
+
+
+def written(name, **keys):
+    """What their configuration class makes of a few keys, every other one spelled out."""
+    return transformers.AutoConfig.for_model(name, **SHAPES[name], **keys).to_dict()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_absent_key_means_what_their_class_takes(name):
+    family = FAMILIES.get(name)
+    assert read_config(raw(name)) == read_config({**written(name), "architectures": [family.architecture]})
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_key_of_their_class_has_a_row(name):
+    """A null passes without one, so reading alone would not show it."""
+    family = FAMILIES.get(name)
+    rows = {key for row in (*family.keys, *COMMON_ROWS) for key in row.names}
+    assert not {family.aliases.get(key, key) for key in written(name)} - rows
+
+
+REFUSED = {
+    "bart": [
+        {"normalize_before": True}, {"static_position_embeddings": True}, {"extra_pos_embeddings": 0},
+        {"is_encoder_decoder": False}, {"normalize_embedding": False}, {"num_hidden_layers": 7},
+        {"decoder_vocab_size": 98},
+    ],
+    "mbart": [{"normalize_before": False}, {"add_final_layer_norm": False}],
+    "marian": [{"decoder_vocab_size": 98}, {"d_model": 33}, {"normalize_embedding": True}],
+}  # fmt: skip
+TOLD = {"d_model": "must be even", "num_hidden_layers": "encoder_layers twice"}
+
+
+@pytest.mark.parametrize(("name", "keys"), [(name, keys) for name in REFUSED for keys in REFUSED[name]], ids=str)
+def test_what_cannot_be_honoured_is_refused_in_one_line(name, keys):
+    (key,) = keys
+    heads = {"encoder_attention_heads": 3, "decoder_attention_heads": 3} if key == "d_model" else {}
+    with pytest.raises(CheckpointError, match=TOLD.get(key, key)) as refused:
+        read_config(raw(name, **keys, **heads))
+    assert "\n" not in str(refused.value)
+
+
+HEADS = {"n_heads": 4, "d_head": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "text"),
+    [
+        ("bart", {"encoder": {"attention": HEADS}}, r"encoder\.attention\.d_head=4 times encoder\.attention\.n_heads"),
+        ("bart", {"cross": {**HEADS, "n_kv_heads": 4}}, r"cross\.d_head=4 times cross\.n_heads=4 must be d_model=32"),
+        ("bart", {"attention": {"n_heads": 2, "n_kv_heads": 1}}, r"attention\.n_kv_heads=1"),
+        ("bart", {"encoder": {"embed": {"scale": 3.0}}}, r"encoder\.embed\.scale=3\.0"),
+        (
+            "mbart",
+            {"head": {"tied": False}},
+            r"encoder\.share_embedding=true cannot be written as a Hugging Face mBART",
+        ),
+        ("marian", {"head": {"tied": False}}, r"encoder\.share_embedding=true cannot be written"),
+        ("marian", {"embed": {"waves": "fairseq"}}, r"embed\.waves=fairseq cannot be written"),
+    ],
+)
+def test_what_a_layout_cannot_say_is_not_written(name, change, text):
+    config = model_from_dict(merge_stacks([to_dict(read_config(raw(name))), change]))
+    with pytest.raises(ConfigError, match=text):
+        FAMILIES.get(name).write_config(config)
+
+
+BART_LARGE_CNN = {
+    "_num_labels": 3, "activation_dropout": 0.0, "activation_function": "gelu", "add_final_layer_norm": False,
+    "architectures": ["BartForConditionalGeneration"], "attention_dropout": 0.0, "bos_token_id": 0,
+    "classif_dropout": 0.0, "classifier_dropout": 0.0, "d_model": 1024, "decoder_attention_heads": 16,
+    "decoder_ffn_dim": 4096, "decoder_layerdrop": 0.0, "decoder_layers": 12, "decoder_start_token_id": 2,
+    "dropout": 0.1, "early_stopping": True, "encoder_attention_heads": 16, "encoder_ffn_dim": 4096,
+    "encoder_layerdrop": 0.0, "encoder_layers": 12, "eos_token_id": 2, "force_bos_token_to_be_generated": True,
+    "forced_bos_token_id": 0, "forced_eos_token_id": 2, "gradient_checkpointing": False, "id2label": {"0": "LABEL_0"},
+    "init_std": 0.02, "is_encoder_decoder": True, "label2id": {"LABEL_0": 0}, "length_penalty": 2.0, "max_length": 142,
+    "max_position_embeddings": 1024, "min_length": 56, "model_type": "bart", "no_repeat_ngram_size": 3,
+    "normalize_before": False, "num_beams": 4, "num_hidden_layers": 12, "output_past": True, "pad_token_id": 1,
+    "prefix": " ", "scale_embedding": False, "task_specific_params": {"summarization": {"num_beams": 4}},
+    "transformers_version": "4.7.0.dev0", "use_cache": True, "vocab_size": 50264,
+}  # fmt: skip
+OPUS = {
+    "_name_or_path": "opus-mt-en-de", "_num_labels": 3, "activation_dropout": 0.0, "activation_function": "swish",
+    "add_bias_logits": False, "add_final_layer_norm": False, "architectures": ["MarianMTModel"],
+    "attention_dropout": 0.0, "bad_words_ids": [[58100]], "bos_token_id": 0, "classif_dropout": 0.0,
+    "classifier_dropout": 0.0, "d_model": 512, "decoder_attention_heads": 8, "decoder_ffn_dim": 2048,
+    "decoder_layerdrop": 0.0, "decoder_layers": 6, "decoder_start_token_id": 58100, "decoder_vocab_size": 58101,
+    "dropout": 0.1, "encoder_attention_heads": 8, "encoder_ffn_dim": 2048, "encoder_layerdrop": 0.0,
+    "encoder_layers": 6, "eos_token_id": 0, "forced_eos_token_id": 0, "gradient_checkpointing": False,
+    "id2label": {"0": "LABEL_0"}, "init_std": 0.02, "is_encoder_decoder": True, "label2id": {"LABEL_0": 0},
+    "max_length": 512, "max_position_embeddings": 512, "model_type": "marian", "normalize_before": False,
+    "normalize_embedding": False, "num_beams": 6, "num_hidden_layers": 6, "pad_token_id": 58100,
+    "scale_embedding": True, "share_encoder_decoder_embeddings": True, "static_position_embeddings": True,
+    "transformers_version": "4.22.0.dev0", "use_cache": True, "vocab_size": 58101,
+}  # fmt: skip
+FILES = {"bart-large-cnn": (BART_LARGE_CNN, 12, 1024, 4096, 1.0), "opus-mt-en-de": (OPUS, 6, 512, 2048, 512**0.5)}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_published_file_is_read_with_every_key_it_has(name):
+    file, n_layers, d_model, d_ff, scale = FILES[name]
+    config = read_config(file)
+    for stack in (config, config.encoder):
+        (block,) = stack.blocks
+        assert (stack.n_layers, block.ffn.d_ff, stack.embed.scale) == (n_layers, d_ff, scale)
+        assert (block.norm_in, block.norm_out, stack.final_norm.kind) == (False, "outside", "none")
+    assert (config.d_model, config.head.tied, config.head.bias) == (d_model, True, True)
+
+
+def rewritten(folder, change):
+    """The tensors of a folder's file, changed."""
+    file = folder / "model.safetensors"
+    save_file({key: w.contiguous().clone() for key, w in change(load_file(file)).items()}, file)
+
+
+def bare(tensors):
+    """As files of the body alone: no prefix, no bias of the logits, old versions; every twin."""
+    tensors.pop("final_logits_bias")
+    tensors = {key.removeprefix("model."): w for key, w in tensors.items()}
+    twins = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+    versions = {f"{stack}.version": torch.ones(1) * 3 for stack in ("encoder", "decoder")}
+    return {**tensors, **dict.fromkeys(twins, tensors["shared.weight"]), **versions}
+
+
+@pytest.mark.parametrize("name", ["bart", "marian"])
+@torch.no_grad()
+def test_a_file_of_the_body_alone_has_no_bias_on_its_logits(tmp_path, name):
+    model, x, t = CASES[name].build(), tokens(), tokens(30, seed=10)
+    model.final_logits_bias.zero_()
+    model.save_pretrained(tmp_path)
+    want = onehop.load(tmp_path).model(x, t)
+    rewritten(tmp_path, bare)
+    lm = onehop.load(tmp_path)
+    assert torch.equal(lm.model(x, t), want)
+    assert not lm.model.head.projection.bias.any()
+
+
+def test_tables_of_waves_in_old_files_are_left_out(tmp_path):
+    CASES["marian"].build().save_pretrained(tmp_path)
+    tables = {f"model.{stack}.embed_positions.weight": torch.zeros(64, 32) for stack in ("encoder", "decoder")}
+    rewritten(tmp_path, lambda tensors: {**tensors, **tables})
+    assert "embed.positions.weight" not in onehop.load(tmp_path).model.state_dict()
+
+
+@pytest.mark.parametrize("name", ["bart", "marian"])
+def test_a_twin_that_differs_is_refused(tmp_path, name):
+    CASES[name].build().save_pretrained(tmp_path)
+    rewritten(tmp_path, lambda tensors: {**tensors, "lm_head.weight": tensors["model.shared.weight"] + 1})
+    with pytest.raises(
+        CheckpointError, match=r"says that lm_head\.weight is model\.shared\.weight, but the two differ"
+    ):
+        onehop.load(tmp_path)
+
+
+def test_a_classifier_is_refused():
+    with pytest.raises(CheckpointError, match="is no language model"):
+        read_config(raw("bart", architectures=["BartForSequenceClassification"]))
