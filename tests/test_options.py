@@ -56,6 +56,7 @@ NESTED = {  # parts that come in one kind only, where none is given
     "cross": {"n_heads": 2},
     "encoder": {"n_layers": 1, "ffn": {"kind": "plain", "d_ff": 8}, "attention": {"n_heads": 2, "sees": "all"}},
     "score": {"kind": "mine"},
+    "transform": {"activation": "relu"},
 }
 
 
@@ -109,6 +110,10 @@ BASES = {
     "every norm": (
         base(norm="layer", final_norm="layer", embed={"norm": "layer"}), ["norm", "final_norm", "embed.norm"],
     ),
+    "a hidden layer before the logits": (
+        base(head={"transform": {"activation": "gelu"}}), ["head", "head.transform", "head.transform.norm"],
+    ),
+    "segments": (base(embed={"segments": 2}), ["embed"]),
     "experts by bias": (base(ffn={**KINDS["ffn"][2], "balance": "bias"}), ["ffn"]),
 }  # fmt: skip
 for kind in ("learned", "sinusoidal"):

@@ -82,6 +82,7 @@ class LanguageModel:
             start_id=self.start_id,
             eos_ids=self.eos_ids,
             has_source=self.config.encoder is not None,
+            both_ways=self.config.both_ways,
         )
 
     def generate(self, prompts: Prompt | Sequence[Prompt], **options: Any) -> list[Completion]:
