@@ -6,6 +6,7 @@ from onehop.base.choices import Choices
 from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
 from onehop.config.model import ModelConfig
 from onehop.formats.bart import BART, MBART
+from onehop.formats.bert import BERT
 from onehop.formats.bloom import BLOOM
 from onehop.formats.cohere import COHERE
 from onehop.formats.falcon import FALCON
@@ -67,6 +68,7 @@ _ALL = (
     BART,
     MBART,
     MARIAN,
+    BERT,
 )
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
 # Larger models, of which the text is read.

@@ -134,14 +134,18 @@ def _quantised(raw: Json) -> Json:
     )
 
 
-def _language_model(raw: Json) -> Json:
-    """Only models with a head over the vocabulary; a classifier has the same model_type."""
-    found = raw.get("architectures") or []
-    if not isinstance(found, list) or any(not str(a).endswith(LANGUAGE_MODELS) for a in found):
-        raise CheckpointError(
-            f"config.json: architectures={found!r} is no language model. Its name should end in {LANGUAGE_MODELS[0]}."
-        )
-    return {}
+def heads_named(ends: tuple[str, ...]) -> "Keys":
+    """Only models with a head over the vocabulary, by the end of their name; a classifier has the same model_type."""
+
+    def read(raw: Json) -> Json:
+        found = raw.get("architectures") or []
+        if not isinstance(found, list) or any(not str(a).endswith(ends) for a in found):
+            raise CheckpointError(
+                f"config.json: architectures={found!r} is no language model. Its name should end in {ends[0]}."
+            )
+        return {}
+
+    return Keys("architectures", read)
 
 
 # A body alone (BloomModel) is one if its head is tied; if it is not, the head will be missed among the tensors.
@@ -174,7 +178,7 @@ class Keys:
 
 # What every family's file may carry.
 COMMON_ROWS: tuple[KeyRow, ...] = (
-    Keys("architectures", _language_model),
+    heads_named(LANGUAGE_MODELS),
     Keys("quantization_config compression_config", _quantised),
     Harmless("model_type", "read before this table is chosen"),
     Harmless("_name_or_path name_or_path _commit_hash transformers_version transformers.js_config", "its origin"),

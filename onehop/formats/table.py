@@ -122,13 +122,13 @@ class Drop:
 Row = Move | Twin | Drop
 
 
-def bare(row: Row, prefix: str) -> Row:
-    """The row with their names as they are without `prefix`."""
+def respelled(row: Row, spell: Callable[[str], str]) -> Row:
+    """The row with their names spelled otherwise."""
     if isinstance(row, Twin):
-        return replace(row, theirs=row.theirs.removeprefix(prefix), of=row.of.removeprefix(prefix))
+        return replace(row, theirs=spell(row.theirs), of=spell(row.of))
     if isinstance(row, Drop) or isinstance(row.theirs, str):
-        return replace(row, theirs=str(row.theirs).removeprefix(prefix))
-    return replace(row, theirs=tuple(name.removeprefix(prefix) for name in row.theirs))
+        return replace(row, theirs=spell(str(row.theirs)))
+    return replace(row, theirs=tuple(spell(name) for name in row.theirs))
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import onehop
-from onehop.base.errors import CheckpointError, ConfigError
+from onehop.base.errors import CheckpointError, ConfigError, RequestError
 from onehop.config import model_from_dict, to_dict
 from onehop.config.raw import merge_stacks
 from onehop.formats import FAMILIES, read_config
 from onehop.formats.keys import COMMON_ROWS
+from onehop.lm.verify import verify
 from tests.parity.encoders import CASES
 from tests.parity.theirs import tokens, transformers
 
 PAIR = {"vocab_size": 97, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
         "decoder_attention_heads": 2}  # fmt: skip
-SHAPES = {"bart": PAIR, "mbart": PAIR, "marian": PAIR}
+ALONE = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+SHAPES = {"bart": PAIR, "mbart": PAIR, "marian": PAIR, "bert": ALONE}
 
 
 def raw(name, **keys):
@@ -49,8 +51,12 @@ REFUSED = {
     ],
     "mbart": [{"normalize_before": False}, {"add_final_layer_norm": False}],
     "marian": [{"decoder_vocab_size": 98}, {"d_model": 33}, {"normalize_embedding": True}],
+    "bert": [
+        {"is_decoder": True}, {"position_embedding_type": "relative_key"}, {"architectures": ["BertModel"]},
+        {"architectures": ["BertLMHeadModel"]}, {"type_vocab_size": 0}, {"hidden_act": "tanh"},
+    ],
 }  # fmt: skip
-TOLD = {"d_model": "must be even", "num_hidden_layers": "encoder_layers twice"}
+TOLD = {"type_vocab_size": "embed.segments=0", "d_model": "must be even", "num_hidden_layers": "encoder_layers twice"}
 
 
 @pytest.mark.parametrize(("name", "keys"), [(name, keys) for name in REFUSED for keys in REFUSED[name]], ids=str)
@@ -79,6 +85,14 @@ HEADS = {"n_heads": 4, "d_head": 4}
         ),
         ("marian", {"head": {"tied": False}}, r"encoder\.share_embedding=true cannot be written"),
         ("marian", {"embed": {"waves": "fairseq"}}, r"embed\.waves=fairseq cannot be written"),
+        (
+            "bert",
+            {"head": {"transform": {"activation": "relu"}}},
+            r"head\.transform\.activation=relu cannot be written",
+        ),
+        ("bert", {"head": {"transform": None}}, r"head\.transform"),
+        ("bert", {"embed": {"segments": None}}, r"embed\.segments=none cannot be written"),
+        ("bert", {"attention": {"sees": "causal"}}, r"attention\.sees=causal cannot be written"),
     ],
 )
 def test_what_a_layout_cannot_say_is_not_written(name, change, text):
@@ -129,6 +143,25 @@ def test_a_published_file_is_read_with_every_key_it_has(name):
     assert (config.d_model, config.head.tied, config.head.bias) == (d_model, True, True)
 
 
+BERT_BASE = {
+    "architectures": ["BertForMaskedLM"], "attention_probs_dropout_prob": 0.1, "directionality": "bidi",
+    "gradient_checkpointing": False, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
+    "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
+    "model_type": "bert", "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 0,
+    "pooler_fc_size": 768, "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3, "pooler_size_per_head": 128,
+    "pooler_type": "first_token_transform", "position_embedding_type": "absolute",
+    "transformers_version": "4.6.0.dev0", "type_vocab_size": 2, "use_cache": True, "vocab_size": 105879,
+}  # fmt: skip
+
+
+def test_a_published_bert_is_read_with_every_key_it_has():
+    config = read_config(BERT_BASE)
+    (block,) = config.blocks
+    assert (config.n_layers, config.d_model, block.attention.n_heads, block.ffn.d_ff) == (12, 768, 12, 3072)
+    assert config.both_ways
+    assert (config.embed.segments, config.embed.norm.eps, config.head.transform.norm.eps) == (2, 1e-12, 1e-12)
+
+
 def rewritten(folder, change):
     """The tensors of a folder's file, changed."""
     file = folder / "model.safetensors"
@@ -174,6 +207,85 @@ def test_a_twin_that_differs_is_refused(tmp_path, name):
         onehop.load(tmp_path)
 
 
-def test_a_classifier_is_refused():
+@pytest.mark.parametrize(("name", "class_"), [("bart", "Bart"), ("bert", "Bert")])
+def test_a_classifier_is_refused(name, class_):
     with pytest.raises(CheckpointError, match="is no language model"):
-        read_config(raw("bart", architectures=["BartForSequenceClassification"]))
+        read_config(raw(name, architectures=[f"{class_}ForSequenceClassification"]))
+
+
+@torch.no_grad()
+def test_segments_of_bert_are_its_token_types(tmp_path):
+    case = CASES["bert, 5 segments, others"]
+    model, x = case.build(), tokens()
+    model.save_pretrained(tmp_path)
+    segments = x % 5
+    got = onehop.load(tmp_path, dtype="float64").model(x, segments=segments)
+    want = model(x, token_type_ids=segments).logits
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-10)  # float64 on both sides, sums in another order
+
+
+@torch.no_grad()
+def test_padding_on_the_right_is_seen_by_nobody_in_bert(tmp_path):
+    model, x = CASES["bert"].build(), tokens()
+    model.save_pretrained(tmp_path)
+    real = torch.arange(x.size(1))[None] < torch.tensor([[x.size(1)], [17]])
+    got = onehop.load(tmp_path, dtype="float64").model(x, at=torch.where(real, torch.arange(x.size(1)), -1))
+    want = model(x, attention_mask=real.long()).logits
+    torch.testing.assert_close(got[real], want[real], rtol=0, atol=1e-10)  # as above
+
+
+def old_bert(tensors):
+    """As the first files: the norms' old names, the head's twins, the pooler and the next sentence."""
+    old = {".LayerNorm.weight": ".LayerNorm.gamma", ".LayerNorm.bias": ".LayerNorm.beta"}
+    for new, name in old.items():
+        tensors = {key.replace(new, name): w for key, w in tensors.items()}
+    return {
+        **tensors,
+        "cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"],
+        "cls.predictions.decoder.bias": tensors["cls.predictions.bias"],
+        "bert.pooler.dense.weight": torch.ones(32, 32),
+        "bert.pooler.dense.bias": torch.ones(32),
+        "cls.seq_relationship.weight": torch.ones(2, 32),
+        "cls.seq_relationship.bias": torch.ones(2),
+        "bert.embeddings.position_ids": torch.arange(64)[None],
+    }
+
+
+def test_an_old_bert_is_read_with_the_names_its_norms_had(tmp_path):
+    CASES["bert"].build().save_pretrained(tmp_path)
+    want = onehop.load(tmp_path).model.state_dict()
+    rewritten(tmp_path, old_bert)
+    got = onehop.load(tmp_path)
+    assert all(torch.equal(w, want[key]) for key, w in got.model.state_dict().items())
+    rewritten(tmp_path, lambda tensors: {**tensors, "bert.strange.LayerNorm.gamma": torch.zeros(1)})
+    with pytest.raises(CheckpointError, match=r"unexpected bert\.strange\.LayerNorm\.gamma"):
+        onehop.load(tmp_path)
+
+
+@torch.no_grad()
+def test_a_bert_with_both_heads_of_its_pretraining_is_read(tmp_path):
+    config = transformers.AutoConfig.for_model("bert", **ALONE, intermediate_size=40)
+    model, x = transformers.BertForPreTraining(config).double().eval(), tokens()
+    model.save_pretrained(tmp_path)
+    got = onehop.load(tmp_path, dtype="float64").model(x)
+    torch.testing.assert_close(got, model(x).prediction_logits, rtol=0, atol=1e-10)  # as above
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.split(",")[0] not in ("t5", "t5 1.1", "mt5")])
+def test_a_file_is_written_back_bit_for_bit(tmp_path, name):
+    CASES[name].build().save_pretrained(tmp_path / "theirs")
+    onehop.load(tmp_path / "theirs").save(tmp_path / "ours", format="hf")
+    theirs, ours = (load_file(tmp_path / side / "model.safetensors") for side in ("theirs", "ours"))
+    assert all(torch.equal(w, theirs[key]) for key, w in ours.items())
+    lost = {"model.shared.weight", "cls.predictions.bias"} if "tied" in name or "embedding" in name else set()
+    assert theirs.keys() - ours.keys() <= lost
+
+
+def test_bert_verifies_and_continues_no_text(tmp_path):
+    CASES["bert"].build().save_pretrained(tmp_path)
+    lm = onehop.load(tmp_path, dtype="float32")
+    found = {check.name: check.passed for check in verify(lm)}
+    assert False not in found.values()
+    assert found["transformers"] is True
+    with pytest.raises(RequestError, match=r"^this model reads both ways .* it cannot continue a text"):
+        lm.generate([[5, 6]])

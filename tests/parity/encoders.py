@@ -19,6 +19,14 @@ def pair(name, **keys):
     return Case(name, {**PAIR, **keys}, base=False, kind="seq2seq")
 
 
+BERT = {"vocab_size": V, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 44,
+        "max_position_embeddings": 64}  # fmt: skip
+
+
+def bert(**keys):
+    return Case("bert", {**BERT, **keys}, base=False, kind="masked")
+
+
 CASES = {
     "t5, first form": t5(feed_forward_proj="relu"),
     "t5 1.1, gated": t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
@@ -45,5 +53,8 @@ CASES = {
     "marian, an embedding for each stack": pair("marian", share_encoder_decoder_embeddings=False),
     "marian, a head of its own": pair("marian", share_encoder_decoder_embeddings=False, tie_word_embeddings=False),
     "marian, untied, as if shared": pair("marian", tie_word_embeddings=False, scale_embedding=True),
+    "bert": bert(),
+    "bert, untied, 3 odd heads": bert(hidden_size=33, num_attention_heads=3, tie_word_embeddings=False),
+    "bert, 5 segments, others": bert(type_vocab_size=5, hidden_act="gelu_new", layer_norm_eps=0.1),
     "mt5": Case("mt5", {**T5, "feed_forward_proj": "gated-gelu"}, base=False, kind="seq2seq"),
 }
