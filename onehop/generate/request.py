@@ -16,7 +16,8 @@ class Limits:
     """What a model can take. n_ids: ids below it are real tokens; max_len: tokens that it can read.
 
     start_id begins an empty prompt (decoder-only) or every answer (encoder-decoder, has_source); eos_ids end one.
-    both_ways: it sees what comes, so that it has nothing to say about the next token.
+    both_ways: it sees what comes, so that it has nothing to say about the next token. never: ids that are not drawn,
+    however likely.
     """
 
     n_ids: int
@@ -25,6 +26,7 @@ class Limits:
     eos_ids: frozenset[int] = frozenset()
     has_source: bool = False
     both_ways: bool = False
+    never: frozenset[int] = frozenset()
 
     def need_next(self, what: str) -> None:
         """Raises RequestError where `what` takes a model of the next token, and this is none."""

@@ -1,5 +1,7 @@
 """Families with an encoder: what absent keys mean, published and old files, and what is refused."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -10,9 +12,11 @@ from onehop.config import model_from_dict, to_dict
 from onehop.config.raw import merge_stacks
 from onehop.formats import FAMILIES, read_config
 from onehop.formats.keys import COMMON_ROWS
+from onehop.lm import LanguageModel
 from onehop.lm.verify import verify
 from tests.parity.encoders import CASES
 from tests.parity.theirs import tokens, transformers
+from tests.small_models import encoder_decoder, small_model
 
 PAIR = {"vocab_size": 97, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
         "decoder_attention_heads": 2}  # fmt: skip
@@ -289,3 +293,32 @@ def test_bert_verifies_and_continues_no_text(tmp_path):
     assert found["transformers"] is True
     with pytest.raises(RequestError, match=r"^this model reads both ways .* it cannot continue a text"):
         lm.generate([[5, 6]])
+
+
+@pytest.mark.parametrize("place", ["generation_config.json", "config.json"])
+def test_marian_never_says_its_padding(tmp_path, place):
+    """Its logit is 0 there whatever the others are, so that a list in the file has to keep it out."""
+    model, x = CASES["marian"].build(), tokens()[:1, :9]
+    greedy = {"do_sample": False, "eos_token_id": None, "forced_eos_token_id": None, "max_new_tokens": 12}
+    likely = model.generate(x, **greedy)[0, 1:].tolist()
+    never = [[likely[0]], [likely[4]]]
+    model.save_pretrained(tmp_path)
+    for name in ("generation_config.json", "config.json"):
+        file = tmp_path / name
+        given = {"bad_words_ids": never} if name == place else {}
+        file.write_text(json.dumps({**json.loads(file.read_text()), **given}))
+    want = model.generate(x, **greedy, bad_words_ids=never)[0, 1:].tolist()
+    assert want != likely
+    lm = onehop.load(tmp_path, dtype="float64")
+    (got,) = lm.generate(x.tolist(), max_new_tokens=12, temperature=0.0, ignore_eos=True)
+    assert list(got.token_ids) == want
+    lm.save(tmp_path / "again", format="hf")
+    assert onehop.load(tmp_path / "again").limits.never == {likely[0], likely[4]}
+
+
+def test_a_word_of_several_tokens_cannot_be_kept_out():
+    lm = LanguageModel(small_model(encoder_decoder()), start_id=0, generation_config={"bad_words_ids": [[3, 4]]})
+    with pytest.raises(RequestError, match="bad_words_ids and suppress_tokens should be lists"):
+        LanguageModel(lm.model, start_id=0, generation_config={"suppress_tokens": 3}).generate([[1, 2]])
+    with pytest.raises(RequestError, match=r"^generation_config\.json: \[3, 4\] among bad_words_ids .* Remove it\.$"):
+        lm.generate([[1, 2]])
