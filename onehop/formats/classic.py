@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from onehop.config.model import ModelConfig
 from onehop.formats import kin
-from onehop.formats.keys import ACTIVATIONS, Harmless, Json, Key, KeyRow, Keys
+from onehop.formats.keys import ACTIVATIONS, Harmless, Json, Key, KeyRow, Keys, number
 from onehop.formats.table import SAME, Drop, Move, Op, Row, Site, Twin, always
 
 STRUCTURE = {
@@ -45,10 +45,9 @@ def root_scale(*, default: bool, places: tuple[str, ...]) -> Keys:
     """scale_embedding: tokens times the root of the model's width, or as they are; absent: `default`."""
 
     def read(raw: Json) -> Json:
-        width, scaled = raw.get("d_model"), raw.get("scale_embedding")
+        scaled = raw.get("scale_embedding")
         scaled = default if scaled is None else bool(scaled)
-        scale = math.sqrt(width) if scaled and isinstance(width, int) and width >= 1 else 1.0
-        return dict.fromkeys(places, scale)
+        return dict.fromkeys(places, math.sqrt(number("d_model", raw.get("d_model"))) if scaled else 1.0)
 
     return Keys("scale_embedding", read, lambda config: {"scale_embedding": config.embed.scale != 1.0})
 

@@ -3,7 +3,7 @@
 from onehop.base.errors import CheckpointError
 from onehop.config.model import ModelConfig
 from onehop.formats import translate
-from onehop.formats.keys import Harmless, Json, Keys, Only
+from onehop.formats.keys import Harmless, Json, Keys, Only, short
 from onehop.formats.layout import Family
 from onehop.formats.table import Drop
 from onehop.formats.translate import BODY, DECODER, ENCODER
@@ -14,8 +14,8 @@ def read_sharing(raw: Json) -> Json:
     own, size = raw.get("decoder_vocab_size"), raw.get("vocab_size")
     if own not in (None, size):
         raise CheckpointError(
-            f"config.json: decoder_vocab_size={own!r} and vocab_size={size!r} cannot be honoured: source and target "
-            "need one vocabulary here. Use a checkpoint in which the two are equal."
+            f"config.json: decoder_vocab_size={short(own)} and vocab_size={short(size)} cannot be honoured: "
+            "source and target need one vocabulary here. Use a checkpoint in which the two are equal."
         )
     tied = raw.get("tie_word_embeddings") is not False
     shared = tied and raw.get("share_encoder_decoder_embeddings") is not False

@@ -322,3 +322,24 @@ def test_a_word_of_several_tokens_cannot_be_kept_out():
         LanguageModel(lm.model, start_id=0, generation_config={"suppress_tokens": 3}).generate([[1, 2]])
     with pytest.raises(RequestError, match=r"^generation_config\.json: \[3, 4\] among bad_words_ids .* Remove it\.$"):
         lm.generate([[1, 2]])
+
+
+JUNK = (True, -1, 0, 1.5, float("nan"), 10**400, "x", [], [3], {}, {"a": 1})
+
+
+def refusal(read):
+    """What `read` is refused with, if it is."""
+    try:
+        read_config(read)
+    except CheckpointError as refused:
+        return str(refused)
+    return ""
+
+
+@pytest.mark.parametrize("name", [*SHAPES, "t5"])
+def test_junk_in_a_key_is_read_or_refused_in_one_line(name):
+    scaled = {"scale_embedding": True} if SHAPES.get(name) is PAIR else {}
+    shape = SHAPES.get(name, {"vocab_size": 97, "d_model": 32, "num_heads": 4, "d_ff": 48})
+    for key in FAMILIES.get(name).keys:
+        for theirs, value in ((theirs, value) for theirs in key.names for value in JUNK):
+            assert "\n" not in refusal({"model_type": name, **shape, **scaled, theirs: value})
