@@ -68,6 +68,9 @@ CONFIGS = {
     "narrow tokens, positions from the third row": decoder(
         "none", embed={"width": 6, "position": "learned", "position_offset": 2}, head={"tied": True}
     ),
+    "segments and a hidden layer before the logits": decoder(
+        embed={"segments": 3, "norm": "layer"}, head={"transform": {"activation": "gelu"}}
+    ),
     "sinusoidal": decoder("none", embed={"position": "sinusoidal"}),
     "window": decoder(attention={"window": 3}),
     "window, alibi and sinks": decoder("alibi", attention={"window": 3, "sinks": True}),

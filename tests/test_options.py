@@ -59,6 +59,7 @@ NESTED = {  # parts that come in one kind only, where none is given
     "cross": {"n_heads": 2},
     "encoder": {"n_layers": 1, "ffn": {"kind": "plain", "d_ff": 8}, "attention": {"n_heads": 2, "sees": "all"}},
     "score": {"kind": "mine"},
+    "transform": {"activation": "relu"},
 }
 
 
@@ -115,6 +116,10 @@ BASES = {
     "every norm": (
         base(norm="layer", final_norm="layer", embed={"norm": "layer"}), ["norm", "final_norm", "embed.norm"],
     ),
+    "a hidden layer before the logits": (
+        base(head={"transform": {"activation": "gelu"}}), ["head", "head.transform", "head.transform.norm"],
+    ),
+    "segments": (base(embed={"segments": 2}), ["embed"]),
     "experts by bias": (base(ffn={**KINDS["ffn"][2], "balance": "bias"}), ["ffn"]),
     "experts in groups": (
         base(ffn={**KINDS["ffn"][2], "n_experts": 16, "n_active": 3, "n_groups": 4, "n_active_groups": 2}), ["ffn"],

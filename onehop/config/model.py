@@ -9,8 +9,8 @@ from pydantic.fields import FieldInfo
 from onehop.base.errors import ConfigError
 from onehop.config.attention import Attention
 from onehop.config.expand import expand_blocks
-from onehop.config.ffn import FFN
-from onehop.config.norm import Norm, NormConfig, RMSNormConfig
+from onehop.config.ffn import FFN, Activation
+from onehop.config.norm import LayerNormConfig, Norm, NormConfig, RMSNormConfig
 from onehop.config.part import Part, as_tuple, broken_rule, parse_all
 from onehop.config.raw import COMMON, names_in
 from onehop.config.rules import faults
@@ -42,6 +42,7 @@ class EmbedConfig(Part):
     """Token embedding and the absolute positions that are added to it.
 
     With a `width` the matrix of tokens is factorised. Lan et al. 2019 (ALBERT), arXiv:1909.11942, section 3.1.
+    `segments`: Devlin et al. 2018 (BERT), arXiv:1810.04805, section 3.
     """
 
     width: int | None = Field(
@@ -53,16 +54,33 @@ class EmbedConfig(Part):
     position_offset: int = Field(
         0, ge=0, description="added to every position; learned: rows of the table that no position takes (OPT: 2)"
     )
-    waves: Literal["interleaved", "fairseq"] = Field(
-        "interleaved", description="sinusoidal: sin and cos in turn; all sines first, up to 10000·2π exactly"
+    waves: Literal["interleaved", "halves", "fairseq"] = Field(
+        "interleaved",
+        description="sinusoidal: sin and cos in turn; all sines first; all sines first, up to 10000·2π exactly",
+    )
+    segments: int | None = Field(
+        None, ge=1, description="rows of a table of segments, added too: which of several texts a token belongs to"
     )
     scale: float = Field(1.0, gt=0, description="multiplies the token embedding (sqrt(d_model) in the original)")
     norm: Norm = Field(default_factory=NormConfig, description="norm on the sum")
 
 
+class TransformConfig(Part):
+    """One more hidden layer before the logits, norm(act(W · x + b)).
+
+    Devlin et al. 2018, arXiv:1810.04805, in its release.
+    """
+
+    activation: Activation = Field("gelu", description="non-linearity")
+    norm: Norm = Field(default_factory=LayerNormConfig, description="norm on what comes out")
+
+
 class HeadConfig(Part):
     """From hidden states to logits."""
 
+    transform: TransformConfig | None = Field(
+        None, description="one more hidden layer before the logits; none: no such"
+    )
     tied: bool = Field(True, description="use the embedding matrix as head")
     bias: bool = Field(False, description="add a bias to the logits")
     scale: float = Field(1.0, gt=0, description="multiplies the logits")
@@ -156,6 +174,11 @@ class ModelConfig(StackConfig):
         for text in faults(self):
             raise broken_rule(text)
         return self
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether a token sees those behind it: an answer at its place is about itself then, not about the next."""
+        return any(block.attention.sees == "all" for block in self.blocks)
 
     def with_vocab(self, vocab_size: int) -> "ModelConfig":
         """The same architecture for a tokenizer of `vocab_size` ids."""

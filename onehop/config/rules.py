@@ -227,6 +227,11 @@ def _model(cfg: "ModelConfig") -> Faults:
     for where, embed in (("", cfg.embed), ("encoder.", cfg.encoder.embed if cfg.encoder else None)):
         if embed is not None:
             yield from _absolute(embed, cfg.d_model, f"{where}embed")
+            if embed.segments is not None and cfg.encoder is not None:
+                yield (
+                    f"{where}embed.segments={embed.segments}: source and target are told apart by their stacks. "
+                    "Leave it out (or none)."
+                )
 
 
 def _share(encoder: "EncoderConfig", embed: "EmbedConfig") -> Faults:

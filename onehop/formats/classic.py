@@ -1,10 +1,11 @@
 """What the families before Llama have in common: LayerNorm, plain feed-forward, fused projections. No torch."""
 
+import math
 from collections.abc import Iterator
 
 from onehop.config.model import ModelConfig
 from onehop.formats import kin
-from onehop.formats.keys import ACTIVATIONS, Harmless, Json, Key, KeyRow, Keys
+from onehop.formats.keys import ACTIVATIONS, Harmless, Json, Key, KeyRow, Keys, number
 from onehop.formats.table import SAME, Drop, Move, Op, Row, Site, Twin, always
 
 STRUCTURE = {
@@ -38,6 +39,17 @@ def inner(key: str | None, width: str) -> Keys:
         return {} if key is None else {key: getattr(next(config.layers()).ffn, "d_ff", None)}
 
     return Keys(key or "n_inner", read, write)
+
+
+def root_scale(*, default: bool, places: tuple[str, ...]) -> Keys:
+    """scale_embedding: tokens times the root of the model's width, or as they are; absent: `default`."""
+
+    def read(raw: Json) -> Json:
+        scaled = raw.get("scale_embedding")
+        scaled = default if scaled is None else bool(scaled)
+        return dict.fromkeys(places, math.sqrt(number("d_model", raw.get("d_model"))) if scaled else 1.0)
+
+    return Keys("scale_embedding", read, lambda config: {"scale_embedding": config.embed.scale != 1.0})
 
 
 def activation(key: str, default: str) -> Key:

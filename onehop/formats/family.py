@@ -5,6 +5,8 @@ from typing import Any
 from onehop.base.choices import Choices
 from onehop.base.errors import CheckpointError, ConfigError, did_you_mean
 from onehop.config.model import ModelConfig
+from onehop.formats.bart import BART, MBART
+from onehop.formats.bert import BERT
 from onehop.formats.bloom import BLOOM
 from onehop.formats.cohere import COHERE
 from onehop.formats.deepseek_v2 import DEEPSEEK_V2
@@ -23,6 +25,7 @@ from onehop.formats.granite import GRANITE
 from onehop.formats.inside import Whole
 from onehop.formats.layout import Family
 from onehop.formats.llama import LLAMA
+from onehop.formats.marian import MARIAN
 from onehop.formats.mistral import MISTRAL
 from onehop.formats.mistral3 import MISTRAL3
 from onehop.formats.mixtral import MIXTRAL
@@ -76,6 +79,10 @@ _ALL = (
     STARCODER2,
     STABLELM,
     COHERE,
+    BART,
+    MBART,
+    MARIAN,
+    BERT,
 )
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
 # Larger models, of which the text is read.

@@ -3,13 +3,13 @@
 Our side of a row is a dotted path (`attention.n_heads`), as a recipe would write it. No torch.
 """
 
-import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from onehop.base.errors import CheckpointError, did_you_mean
-from onehop.config.model import ModelConfig
+from onehop.config.model import ModelConfig, StackConfig
 from onehop.config.raw import COMMON
 from onehop.formats.quantised import quantisation
 
@@ -98,7 +98,7 @@ class Only:
         if value is not None and value not in self.values:
             known = " or ".join(repr(v) for v in self.values)
             raise CheckpointError(
-                f"config.json: {self.theirs}={value!r} cannot be honoured: {self.why}. Needed: {known or 'null'}."
+                f"config.json: {self.theirs}={short(value)} cannot be honoured: {self.why}. Needed: {known or 'null'}."
             )
         return {}
 
@@ -130,14 +130,18 @@ def _quantised(raw: Json) -> Json:
     return {}
 
 
-def _language_model(raw: Json) -> Json:
-    """Only models with a head over the vocabulary; a classifier has the same model_type."""
-    found = raw.get("architectures") or []
-    if not isinstance(found, list) or any(not str(a).endswith(LANGUAGE_MODELS) for a in found):
-        raise CheckpointError(
-            f"config.json: architectures={found!r} is no language model. Its name should end in {LANGUAGE_MODELS[0]}."
-        )
-    return {}
+def heads_named(ends: tuple[str, ...]) -> "Keys":
+    """Only models with a head over the vocabulary, by the end of their name; a classifier has the same model_type."""
+
+    def read(raw: Json) -> Json:
+        found = raw.get("architectures") or []
+        if not isinstance(found, list) or any(not str(a).endswith(ends) for a in found):
+            raise CheckpointError(
+                f"config.json: architectures={found!r} is no language model. Its name should end in {ends[0]}."
+            )
+        return {}
+
+    return Keys("architectures", read)
 
 
 # A body alone (BloomModel) is one if its head is tied; if it is not, the head will be missed among the tensors.
@@ -170,7 +174,7 @@ class Keys:
 
 # What every family's file may carry.
 COMMON_ROWS: tuple[KeyRow, ...] = (
-    Keys("architectures", _language_model),
+    heads_named(LANGUAGE_MODELS),
     Keys("quantization_config compression_config", _quantised),
     Harmless("model_type", "read before this table is chosen"),
     Harmless("_name_or_path name_or_path _commit_hash transformers_version transformers.js_config", "its origin"),
@@ -208,8 +212,8 @@ def renamed(raw: Json, aliases: Mapping[str, str]) -> Json:
         name = aliases.get(key, key)
         if value is not None and out.get(name, value) not in (value, None):
             raise CheckpointError(
-                f"config.json says {name} twice and differently, once as {key}: {_short(out[name])}, "
-                f"{_short(value)}. Remove the wrong one."
+                f"config.json says {name} twice and differently, once as {key}: {short(out[name])}, "
+                f"{short(value)}. Remove the wrong one."
             )
         if value is not None or name not in out:
             out[name] = value
@@ -227,7 +231,7 @@ def read_keys(table: Sequence[KeyRow], raw: Json, *, title: str) -> Json:
     for key, value in raw.items():
         if key not in known and value is not None:
             raise CheckpointError(
-                f"config.json: {plain(key)}={_short(value)} is unknown in a {title} and could change its numbers. "
+                f"config.json: {plain(key)}={short(value)} is unknown in a {title} and could change its numbers. "
                 f"{_hint(key, known)}"
             )
     found: Json = {}
@@ -247,9 +251,9 @@ def write_keys(table: Iterable[KeyRow], config: ModelConfig) -> Json:
 def value_at(config: ModelConfig, path: str) -> Any:
     """What stands at a dotted path; paths of a block are looked up in the first layer's. None where nothing stands."""
     node: Any = config
-    if path.split(".")[0] in COMMON:
-        node = next(config.layers())
     for word in path.split("."):
+        if isinstance(node, StackConfig) and word in COMMON:
+            node = next(node.layers())
         node = getattr(node, word, None)
     return node
 
@@ -269,7 +273,7 @@ def nested(paths: Json) -> Json:
 def _word(key: str, value: Any, words: Mapping[str, str]) -> str:
     if not isinstance(value, str) or value not in words:
         known = ", ".join(sorted(words))
-        raise CheckpointError(f"config.json: {key}={value!r} is not known. Known: {known}.")
+        raise CheckpointError(f"config.json: {key}={short(value)} is not known. Known: {known}.")
     return words[value]
 
 
@@ -278,18 +282,22 @@ def _hint(key: str, known: Iterable[str]) -> str:
     return hint if hint.startswith("Did") else "If it is known to do nothing, remove it from config.json."
 
 
+LARGEST = sys.float_info.max  # a whole number beyond it has no root
+
+
 def number(key: str, value: Any, *, above: float = 0) -> Any:
     """A finite number above a limit, as it is. Raises CheckpointError naming the key."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < math.inf:
-        raise CheckpointError(f"config.json: {key}={_short(value)} should be a number above {above}.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value <= LARGEST:
+        raise CheckpointError(f"config.json: {key}={short(value)} should be a number above {above}.")
     return value
 
 
 def plain(key: str) -> str:
     """A key as it can be shown in one line."""
-    return key if key.isprintable() and len(key) <= 60 else _short(key)
+    return key if key.isprintable() and len(key) <= 60 else short(key)
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value as it can be shown in one line."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -15,7 +15,7 @@ from onehop.config.part import Part
 from onehop.config.position import POSITIONS, NTKScaling, RopeConfig
 from onehop.formats.keys import Json, KeyRow, nested, read_keys, renamed, write_keys
 from onehop.formats.rope_keys import base
-from onehop.formats.table import Row, bare
+from onehop.formats.table import Row, respelled
 
 # Leaves of our config that no layout needs to carry, and why.
 HARMLESS = {
@@ -42,7 +42,8 @@ class Family:
     """One family in one layout.
 
     `structure`: what all its models have in common, as paths of our config; `limits`: what its own code refuses;
-    `aliases`: other names that a key may have; `prefix`: what the names of tensors lack in files of the body alone.
+    `aliases`: other names that a key may have; `prefix`: what the names of tensors lack in files of the body alone;
+    `old_ends`: ends of names in today's files, and what old ones have there.
     """
 
     name: str  # config.json's model_type
@@ -54,12 +55,19 @@ class Family:
     limits: Callable[[ModelConfig], Iterator[str]] = no_limits
     aliases: Mapping[str, str] = field(default_factory=dict)
     prefix: str = ""
+    old_ends: Mapping[str, str] = field(default_factory=dict)
 
     def tensors_of(self, names: Iterable[str]) -> tuple[Row, ...]:
         """The table for a file with these names: many were saved from the body, whose names lack the prefix."""
-        if not self.prefix or any(name.startswith(self.prefix) for name in names):
-            return self.tensors
-        return tuple(bare(row, self.prefix) for row in self.tensors)
+        names = tuple(names)
+        cut = "" if any(name.startswith(self.prefix) for name in names) else self.prefix
+        ends = {new: old for new, old in self.old_ends.items() if any(name.endswith(old) for name in names)}
+
+        def spell(name: str) -> str:
+            new = next((end for end in ends if name.endswith(end)), None)
+            return (name if new is None else name.removesuffix(new) + ends[new]).removeprefix(cut)
+
+        return tuple(respelled(row, spell) for row in self.tensors)
 
     def read_config(self, raw: Json) -> ModelConfig:
         """Their config.json as our config. Raises CheckpointError for every key that cannot be honoured."""

@@ -6,7 +6,7 @@ from typing import Any
 from onehop.base.errors import CheckpointError
 from onehop.config.ffn import GatedConfig
 from onehop.config.model import ModelConfig
-from onehop.formats.keys import ACTIVATIONS, Harmless, Json, Key, KeyRow, Keys, number
+from onehop.formats.keys import ACTIVATIONS, Harmless, Json, Key, KeyRow, Keys, number, short
 from onehop.formats.layout import Family
 from onehop.formats.table import Drop, Move, Row, Site, Twin
 
@@ -30,11 +30,13 @@ class Projection:
         first, _, act = word.partition("-") if isinstance(word, str) else ("", "", "")
         gated, act = (True, act) if first == "gated" else (False, word)
         act = "gelu_new" if word == "gated-gelu" else act  # published under this name with the tanh form
-        if act not in ACTIVATIONS:
-            raise CheckpointError(f"config.json: feed_forward_proj={word!r} is not known. Known: relu, gated-gelu, …")
+        if not isinstance(act, str) or act not in ACTIVATIONS:
+            raise CheckpointError(
+                f"config.json: feed_forward_proj={short(word)} is not known. Known: relu, gated-gelu, …"
+            )
         for key, derived in (("is_gated_act", gated), ("dense_act_fn", act)):
             if raw.get(key) not in (None, derived):
-                raise CheckpointError(f"config.json: {key}={raw[key]!r} contradicts feed_forward_proj={word!r}.")
+                raise CheckpointError(f"config.json: {key}={short(raw[key])} contradicts feed_forward_proj={word!r}.")
         kind = "gated" if gated else "plain"
         return dict.fromkeys(_everywhere("kind", *FFNS), kind) | dict.fromkeys(
             _everywhere("activation", *FFNS), ACTIVATIONS[act]

@@ -45,6 +45,7 @@ SAME = Op("same")
 TRANSPOSE = Op("transpose")
 ALTERNATING = Op("alternating")  # two of ours in the last dim of one of theirs, number by number in turn
 ALTERNATING_COLUMNS = Op("alternating_columns")  # likewise, of matrices that are stored (d_in, d_out)
+AS_ROW = Op("as_row")  # a vector that is stored (1, n)
 STACK = Op("stack")  # many of theirs, one for each expert, are one of ours
 
 
@@ -93,13 +94,14 @@ class Move:
 
     {i} runs over the layers (of the encoder where our name begins with `encoder.`); a name without {i} occurs once. {e}
     runs over a layer's experts, {q} over its query heads and {k} over its key heads, each of which we keep in one
-    tensor: such a row takes all of them.
+    tensor: such a row takes all of them. A file may lack what is `optional`: it is zero then.
     """
 
     theirs: str | tuple[str, ...]
     ours: str | tuple[str, ...]
     op: Op = SAME
     when: Callable[[Site], bool] = always
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,13 +139,13 @@ class Beyond(Drop):
 Row = Move | Twin | Drop
 
 
-def bare(row: Row, prefix: str) -> Row:
-    """The row with their names as they are without `prefix`."""
+def respelled(row: Row, spell: Callable[[str], str]) -> Row:
+    """The row with their names spelled otherwise."""
     if isinstance(row, Twin):
-        return replace(row, theirs=row.theirs.removeprefix(prefix), of=row.of.removeprefix(prefix))
+        return replace(row, theirs=spell(row.theirs), of=spell(row.of))
     if isinstance(row, Drop) or isinstance(row.theirs, str):
-        return replace(row, theirs=str(row.theirs).removeprefix(prefix))
-    return replace(row, theirs=tuple(name.removeprefix(prefix) for name in row.theirs))
+        return replace(row, theirs=spell(str(row.theirs)))
+    return replace(row, theirs=tuple(spell(name) for name in row.theirs))
 
 
 @dataclass(frozen=True)
@@ -154,15 +156,20 @@ class Claim:
     ours: tuple[str, ...]
     op: str = "same"
     sizes: tuple[int, ...] = ()
+    optional: bool = False
 
 
 @dataclass(frozen=True)
 class Matched:
-    """What to do with each tensor of a file: the claims, pairs that must be equal, and leftovers with their reasons."""
+    """What to do with each tensor of a file: the claims, pairs that must be equal, and leftovers with their reasons.
+
+    `zeros` are those of ours that the file may lack, and does.
+    """
 
     claims: tuple[Claim, ...]
     twins: tuple[tuple[str, str], ...] = ()
     dropped: tuple[tuple[str, str], ...] = ()
+    zeros: tuple[str, ...] = ()
 
 
 def claims(table: Sequence[Row], config: ModelConfig) -> Iterator[Claim]:
@@ -173,14 +180,19 @@ def claims(table: Sequence[Row], config: ModelConfig) -> Iterator[Claim]:
             for site in _sites(theirs[0], ours[0], config):
                 if row.when(site):
                     names = tuple(name for template in theirs for name in _each(_named(template, site), site))
-                    yield Claim(names, tuple(_named(o, site) for o in ours), row.op.name, row.op.sizes(site))
+                    yield Claim(
+                        names, tuple(_named(o, site) for o in ours), row.op.name, row.op.sizes(site), row.optional
+                    )
 
 
 def match(table: Sequence[Row], config: ModelConfig, found: Iterable[str], *, where: str) -> Matched:
     """Hold the table against the names in a file. Raises CheckpointError naming all that is missing or unexpected."""
     names = set(found)
     refuse_too_many_layers(config, len(names), where=where)
-    claimed = tuple(claims(table, config))
+    every = tuple(claims(table, config))
+    lacking = {claim for claim in every if claim.optional and names.isdisjoint(claim.theirs)}
+    claimed = tuple(claim for claim in every if claim not in lacking)
+    zeros = tuple(sorted(name for claim in lacking for name in claim.ours))
     needed = {name for claim in claimed for name in claim.theirs}
     whole = Site(config, config)
     twins = tuple((r.theirs, r.of) for r in table if isinstance(r, Twin) and r.theirs in names and r.when(whole))
@@ -190,7 +202,7 @@ def match(table: Sequence[Row], config: ModelConfig, found: Iterable[str], *, wh
     absent, unclaimed = needed - names, spare - dropped.keys()
     if absent or unclaimed:
         raise CheckpointError.names(absent=absent, unclaimed=unclaimed, where=where)
-    return Matched(claimed, twins, tuple(dropped.items()))
+    return Matched(claimed, twins, tuple(dropped.items()), zeros)
 
 
 def refuse_too_many_layers(config: ModelConfig, n_tensors: int, *, where: str) -> None:

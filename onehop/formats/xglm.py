@@ -1,28 +1,12 @@
 """XGLM as Hugging Face folders: arXiv:2112.10668. No torch."""
 
-import math
-
-from onehop.config.model import ModelConfig
 from onehop.formats import classic, kin
-from onehop.formats.keys import Harmless, Json, Key, Keys
+from onehop.formats.keys import Harmless, Key
 from onehop.formats.layout import Family
 from onehop.formats.table import Drop, Move
 
 BODY = "model."
 _L = f"{BODY}layers.{{i}}."
-
-
-def read_scale(raw: Json) -> Json:
-    """Tokens times the root of the model's width, or as they are."""
-    width = raw.get("d_model")
-    if raw.get("scale_embedding") is False or not isinstance(width, int) or width < 1:
-        return {"embed.scale": 1.0}
-    return {"embed.scale": math.sqrt(width)}
-
-
-def write_scale(config: ModelConfig) -> Json:
-    """Whether they are scaled."""
-    return {"scale_embedding": config.embed.scale != 1.0}
 
 
 XGLM = Family(
@@ -49,7 +33,7 @@ XGLM = Family(
         Key("ffn_dim", "ffn.d_ff", default=4096),
         classic.activation("activation_function", "gelu"),
         Key("max_position_embeddings", "max_len", default=2048),
-        Keys("scale_embedding", read_scale, write_scale),
+        classic.root_scale(default=True, places=("embed.scale",)),
         Key("dropout", ("dropout.residual", "dropout.embed"), default=0.1),
         Key("attention_dropout", "dropout.attention", default=0.1),
         Key("init_std", "init_std", default=0.02),

@@ -16,6 +16,8 @@ class Limits:
     """What a model can take. n_ids: ids below it are real tokens; max_len: tokens that it can read.
 
     start_id begins an empty prompt (decoder-only) or every answer (encoder-decoder, has_source); eos_ids end one.
+    both_ways: it sees what comes, so that it has nothing to say about the next token. never: ids that are not drawn,
+    however likely.
     """
 
     n_ids: int
@@ -23,6 +25,16 @@ class Limits:
     start_id: int | None = None
     eos_ids: frozenset[int] = frozenset()
     has_source: bool = False
+    both_ways: bool = False
+    never: frozenset[int] = frozenset()
+
+    def need_next(self, what: str) -> None:
+        """Raises RequestError where `what` takes a model of the next token, and this is none."""
+        if self.both_ways:
+            raise RequestError(
+                f"this model reads both ways (attention.sees=all): at each place it predicts that token, not the next, "
+                f"so {what}. Take its predictions from model(tokens), or use a model with attention.sees=causal."
+            )
 
 
 @dataclass(frozen=True)
@@ -82,6 +94,7 @@ class Request:
 
     def for_model(self, limits: Limits) -> "Request":
         """The same request as this model can serve it, an empty prompt begun with the start token; or RequestError."""
+        limits.need_next("it cannot continue a text")
         prompt = self.prompt
         if not prompt:
             if limits.has_source:

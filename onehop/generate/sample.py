@@ -106,6 +106,7 @@ class Sampler:
     def __init__(self, requests: Sequence[Request], limits: Limits, *, device: torch.device | str = "cpu"):
         """What was said before counts for the repetition penalty: the prompt (not a source) and the answer."""
         self.n_ids, self.device = limits.n_ids, torch.device(device)
+        self.never = torch.tensor(sorted(i for i in limits.never if i < self.n_ids), device=self.device)
         self.requests = list(requests)
         self.generators = [None if r.seed is None else Generator().manual_seed(r.seed) for r in requests]
         self.seen = self.counts = torch.empty(0)
@@ -117,8 +118,10 @@ class Sampler:
         self._set_columns()
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """The next token of every row, (B, V) -> (B,) int64; ids from n_ids on are never drawn."""
+        """The next token of every row, (B, V) -> (B,) int64; ids from n_ids on, and those of `never`, are not drawn."""
         logits = logits[:, : self.n_ids]
+        if self.never.numel():
+            logits = logits.index_fill(1, self.never, -math.inf)
         if self.penalised:
             logits = self._penalise(wide(logits))
         best = logits.max(dim=-1)  # among equals the first

@@ -88,6 +88,8 @@ def kernel(probe: Probe, name: str) -> Finding:
 def cache(probe: Probe, kind: str) -> Finding:
     """Half of a text read at once and the rest token by token, against one pass over the whole."""
     model, tokens, half = probe.model, probe.tokens, probe.length // 2
+    if model.config.both_ways:
+        return Finding(None, note="a model that reads both ways has no past to keep")
     if kind == "ring" and all(spec.window is None for spec in model.cache_specs()):
         return Finding(None, note="no layer has a window, so nothing would be kept in a ring")
     held = model.new_cache(1, kind=kind, capacity=probe.length)
@@ -160,10 +162,11 @@ def transformers(probe: Probe) -> Finding:
     if folder is None:
         return Finding(None, note="this model did not come from a folder")
     try:
-        from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+        from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
     except ImportError:
         return Finding(None, note="transformers is not installed: pip install 'onehop-lm[eval]'")
-    auto = AutoModelForCausalLM if probe.model.encoder is None else AutoModelForSeq2SeqLM
+    alone = AutoModelForMaskedLM if probe.model.config.both_ways else AutoModelForCausalLM
+    auto = alone if probe.model.encoder is None else AutoModelForSeq2SeqLM
     theirs = auto.from_pretrained(folder, dtype=dtype).eval().to(probe.device)
     given = {"input_ids": probe.tokens}
     if probe.model.encoder is not None:
@@ -188,7 +191,8 @@ def _agreement(a: Tensor, b: Tensor) -> str:
 def _chosen(probe: Probe, name: str) -> str:
     """Which kernels compute the layers, for a whole text and for one further token, and why."""
     said: dict[str, None] = {}
-    for when, t in (("a text", probe.length), ("one token", 1)):
+    steps = [("a text", probe.length)] if probe.model.config.both_ways else [("a text", probe.length), ("one token", 1)]
+    for when, t in steps:
         for layer in probe.model.layers:
             choice = _choice(layer.attention, t, probe.length, name)
             said[f"{when}: {choice.kernel} ({choice.why})"] = None

@@ -16,7 +16,7 @@ from onehop.generate.engine import Engine
 from onehop.generate.request import Limits, Request
 from onehop.lm import scoring
 from onehop.lm.completion import Completion
-from onehop.lm.options import resolve
+from onehop.lm.options import never_said, resolve
 from onehop.model.transformer import Transformer
 from onehop.parts.linear import pack
 from onehop.parts.score import KERNELS
@@ -82,6 +82,8 @@ class LanguageModel:
             start_id=self.start_id,
             eos_ids=self.eos_ids,
             has_source=self.config.encoder is not None,
+            both_ways=self.config.both_ways,
+            never=never_said(self.generation_config),
         )
 
     def generate(self, prompts: Prompt | Sequence[Prompt], **options: Any) -> list[Completion]:

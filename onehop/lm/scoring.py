@@ -68,6 +68,7 @@ def score(lm: "LanguageModel", context: "Prompt", continuation: "Prompt") -> Sco
     start token. Encoder-decoder: `context` is the source.
     """
     limits = lm.limits
+    limits.need_next("a continuation has no score")
     before, after = _split(lm, context, continuation)
     if not after:
         raise RequestError("the continuation is empty: there is nothing to score")
@@ -97,6 +98,7 @@ def evaluate(lm: "LanguageModel", texts: "Iterable[Prompt]", *, stride: int | No
     """
     if lm.config.encoder is not None:
         raise RequestError("an encoder-decoder has no loss on plain text. Use score(source, answer).")
+    lm.limits.need_next("a text has no loss")
     context = lm.config.max_len
     stride = max(1, context // 2) if stride is None else stride
     if not isinstance(stride, int) or not 1 <= stride <= context:

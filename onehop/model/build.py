@@ -8,11 +8,11 @@ from torch import nn
 
 from onehop.base.errors import ConfigError
 from onehop.config.attention import AttentionConfig
-from onehop.config.model import BlockConfig, EmbedConfig, ModelConfig, StackConfig
+from onehop.config.model import BlockConfig, EmbedConfig, ModelConfig, StackConfig, TransformConfig
 from onehop.config.norm import NormConfig
 from onehop.model.block import Block, ParallelBlock, PlacedBlock
 from onehop.model.init import initialise
-from onehop.model.transformer import Embedding, Encoder, Head, Transformer
+from onehop.model.transformer import Embedding, Encoder, Head, Transform, Transformer
 from onehop.parts.absolute import LearnedPositions, SinusoidalPositions
 from onehop.parts.attention import ATTENTIONS, CrossAttention
 from onehop.parts.ffn import FFNS
@@ -75,8 +75,13 @@ def _transformer(cfg: ModelConfig, vocab_size: int) -> Transformer:
         rows = embed.tokens if shared else _rows(vocab_size, cfg.encoder.embed.width or cfg.d_model)
         own = _embedding(cfg, cfg.encoder.embed, rows, shared=shared)
         encoder = Encoder(**_stack(cfg, cfg.encoder, "encoder."), embed=own, dropout=cfg.dropout.embed)
-    head = Head(projection, cfg.head, narrow=nn.Identity() if cfg.embed.width is None else Linear(cfg.d_model, width))
+    narrow = nn.Identity() if cfg.embed.width is None else Linear(cfg.d_model, width)
+    head = Head(projection, cfg.head, transform=_transform(cfg.d_model, cfg.head.transform), narrow=narrow)
     return Transformer(cfg, **_stack(cfg, cfg, ""), embed=embed, head=head, encoder=encoder)
+
+
+def _transform(d_model: int, cfg: TransformConfig | None) -> nn.Module:
+    return nn.Identity() if cfg is None else Transform(d_model, cfg, norm=_norm(d_model, cfg.norm))
 
 
 def _rows(n: int, width: int) -> nn.Embedding:
@@ -92,7 +97,9 @@ def _embedding(cfg: ModelConfig, embed: EmbedConfig, rows: nn.Embedding, *, shar
         positions = SinusoidalPositions(cfg.d_model, waves=embed.waves, offset=embed.position_offset)
     norm = _norm(cfg.d_model, embed.norm)
     widen = nn.Identity() if embed.width is None else Linear(embed.width, cfg.d_model)
-    return Embedding(rows, positions=positions, norm=norm, scale=embed.scale, widen=widen, shared=shared)
+    segments = None if embed.segments is None else _rows(embed.segments, cfg.d_model)
+    places: dict[str, Any] = {"positions": positions, "segments": segments}
+    return Embedding(rows, **places, norm=norm, scale=embed.scale, widen=widen, shared=shared)
 
 
 def _stack(cfg: ModelConfig, stack: StackConfig, prefix: str) -> dict[str, Any]:

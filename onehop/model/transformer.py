@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from onehop.base.errors import RequestError
-from onehop.config.model import HeadConfig, ModelConfig
+from onehop.config.model import HeadConfig, ModelConfig, TransformConfig
 from onehop.parts.absolute import LearnedPositions
+from onehop.parts.activation import ACTIVATIONS
 from onehop.parts.attention import Memory
 from onehop.parts.cache import Cache, CacheSpec
 from onehop.parts.dropout import DropKey, dropout
@@ -32,7 +33,7 @@ class States:
 
 
 class Embedding(nn.Module):
-    """Token ids (B, T) -> (B, T, C): the token's row, scaled, plus an absolute position, normalised.
+    """Token ids (B, T) -> (B, T, C): the token's row, scaled, plus absolute position and segment, normalised.
 
     `widen` takes rows of another width to C. With `shared` the rows are another embedding's (the decoder's, read by an
     encoder).
@@ -43,6 +44,7 @@ class Embedding(nn.Module):
         rows: nn.Embedding,
         *,
         positions: nn.Module | None,
+        segments: nn.Embedding | None,
         norm: nn.Module,
         scale: float,
         widen: nn.Module,
@@ -52,13 +54,27 @@ class Embedding(nn.Module):
         self._rows = (rows,)  # in a tuple: registered by its owner only, so that it is listed and saved once
         if not shared:
             self.tokens = rows
-        self.widen, self.positions, self.norm, self.scale = widen, positions, norm, scale
+        self.widen, self.positions, self.segments = widen, positions, segments
+        self.norm, self.scale = norm, scale
 
-    def forward(self, tokens: Tensor, places: Places) -> Tensor:
+    def forward(self, tokens: Tensor, places: Places, segments: Tensor | None = None) -> Tensor:
+        """`segments` (B, T) int64: the segment of each token (none: 0)."""
         x = self._rows[0](tokens)  # (B, T, C)
         x = self.widen(x if self.scale == 1.0 else x * self.scale)
         x = x if self.positions is None else x + self.positions(places.at, dtype=x.dtype)
+        if self.segments is not None:
+            x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
         return self.norm(x)
+
+    def check_segments(self, segments: Tensor) -> None:
+        """Whether there is a row for each. Raises RequestError."""
+        if self.segments is None:
+            raise RequestError("this model has no segments: that takes embed.segments. Leave them out.")
+        n = self.segments.num_embeddings
+        if segments.numel() and not 0 <= int(segments.min()) <= int(segments.max()) < n:
+            raise RequestError(
+                f"segments reach from {int(segments.min())} to {int(segments.max())}; this model's are 0 to {n - 1}"
+            )
 
     def check_length(self, places: Places) -> None:
         """Learned positions end somewhere; every other scheme can go on. Raises RequestError."""
@@ -70,16 +86,31 @@ class Embedding(nn.Module):
             raise RequestError(f"the text has {last} tokens; this model has positions for {room}. Shorten it.")
 
 
-class Head(nn.Module):
-    """Hidden states (…, C) -> logits (…, V). `narrow` takes them to the width of a token's row first."""
+class Transform(nn.Module):
+    """One more hidden layer before the logits, norm(act(W · x + b)): (…, C) -> (…, C).
 
-    def __init__(self, projection: Linear | Tied, cfg: HeadConfig, *, narrow: nn.Module):
+    Devlin et al. 2018, arXiv:1810.04805, in its release.
+    """
+
+    def __init__(self, d_model: int, cfg: TransformConfig, *, norm: nn.Module):
         super().__init__()
-        self.narrow, self.projection = narrow, projection
+        self.map, self.norm = Linear(d_model, d_model, bias=True), norm
+        self.act = ACTIVATIONS.get(cfg.activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.act(self.map(x)))
+
+
+class Head(nn.Module):
+    """Hidden states (…, C) -> logits (…, V): a `transform`, where there is one; `narrow` to a token's row's width."""
+
+    def __init__(self, projection: Linear | Tied, cfg: HeadConfig, *, transform: nn.Module, narrow: nn.Module):
+        super().__init__()
+        self.transform, self.narrow, self.projection = transform, narrow, projection
         self.scale, self.softcap = cfg.scale, cfg.softcap
 
     def forward(self, hidden: Tensor) -> Tensor:
-        logits = self.projection(self.narrow(hidden))  # (…, V)
+        logits = self.projection(self.narrow(self.transform(hidden)))  # (…, V)
         logits = logits if self.scale == 1.0 else logits * self.scale
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
@@ -138,7 +169,10 @@ class Transformer(Stack):
         self.embed, self.head, self.encoder = embed, head, encoder
 
     def forward(self, tokens: Tensor, target: Tensor | None = None, **options: Any) -> Tensor:
-        """Logits (B, T, V) of the next token at every position; `options` as in `states`."""
+        """Logits (B, T, V) at every position, of the next token, or, in a model that reads both ways, of its own.
+
+        `options` as in `states`.
+        """
         return self.head(self.states(tokens, target, **options).hidden)
 
     def states(
@@ -148,6 +182,7 @@ class Transformer(Stack):
         *,
         at: Tensor | None = None,
         doc: Tensor | None = None,
+        segments: Tensor | None = None,
         source_at: Tensor | None = None,
         memory: Memory | None = None,
         prefix: Tensor | None = None,
@@ -159,10 +194,11 @@ class Transformer(Stack):
         """Hidden states of all new tokens, and what the router losses need.
 
         tokens (B, T) int64. `at` (B, T): their positions, -1 for padding (left out: they follow the cache or start at
-        0); `doc` (B, T): their documents, which do not see each other; `prefix` (B,): lengths of prefixes read both
-        ways. Encoder-decoder: tokens is the source (B, S), `target` (B, T) what the decoder reads; `at` and `doc`
-        belong to the target, `source_at` (B, S) to the source. Or give `memory` from `encode` and the target alone.
-        `drop` switches dropout on. With a `cache` the tokens are added to it.
+        0); `doc` (B, T): their documents, which do not see each other; `segments` (B, T): which text of several each
+        belongs to (left out: 0); `prefix` (B,): lengths of prefixes read both ways. Encoder-decoder: tokens is the
+        source (B, S), `target` (B, T) what the decoder reads; `at` and `doc` belong to the target, `source_at` (B, S)
+        to the source. Or give `memory` from `encode` and the target alone. `drop` switches dropout on. With a `cache`
+        the tokens are added to it.
         """
         if target is not None:
             memory = self.encode(tokens, at=source_at, drop=drop, kernel=kernel, listener=listener)
@@ -170,11 +206,12 @@ class Transformer(Stack):
         elif source_at is not None:
             raise RequestError("source_at says where a source stands, and there is none: model(source, target)")
         self._check_options(memory, prefix, cache)
-        places = self._places(self.embed, tokens, at=at, doc=doc, cache=cache)
+        places = self._places(self.embed, tokens, at=at, doc=doc, segments=segments, cache=cache)
         if cache is not None:
             cache.start(places)
         step = Step(places, prefix=prefix, drop=drop, kernel=kernel, listener=listener)
-        x = dropout(self.embed(tokens, places), self.config.dropout.embed, step.dropping(EMBED_SITE))  # (B, T, C)
+        x = self.embed(tokens, places, segments)  # (B, T, C)
+        x = dropout(x, self.config.dropout.embed, step.dropping(EMBED_SITE))
         hidden, routing = self.run(x, step, cache, memory)
         return States(hidden, routing, () if memory is None else memory.routing)
 
@@ -205,6 +242,8 @@ class Transformer(Stack):
             raise RequestError("this model has no encoder: give tokens only, model(tokens)")
         if prefix is not None and not any(block.attention.sees == "prefix" for block in self.config.blocks):
             raise RequestError("no layer of this model reads a prefix both ways: that takes attention.sees=prefix")
+        if cache is not None and self.config.both_ways:
+            raise RequestError("this model reads both ways, so its past depends on what comes: leave the cache out")
 
     def _places(
         self,
@@ -213,14 +252,17 @@ class Transformer(Stack):
         *,
         at: Tensor | None = None,
         doc: Tensor | None = None,
+        segments: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Places:
         """Where the new tokens stand."""
         if tokens.dim() != 2:
             raise RequestError(f"tokens must be (B, T), two dims; these have {tokens.dim()}: {tuple(tokens.shape)}")
-        for name, given in (("at", at), ("doc", doc)):
+        for name, given in (("at", at), ("doc", doc), ("segments", segments)):
             if given is not None and given.shape != tokens.shape:
                 raise RequestError(f"{name} {tuple(given.shape)} must have the tokens' shape {tuple(tokens.shape)}")
+        if segments is not None:
+            embed.check_segments(segments)
         if at is not None:
             places = Places(at, doc)
         elif cache is not None:

@@ -36,14 +36,16 @@ class SinusoidalPositions(nn.Module):
     """sin and cos of the position at wavelengths from 2π to 10000·2π, interleaved: at (B, T) -> (B, T, C).
 
     Vaswani et al. 2017, arXiv:1706.03762, section 3.5: dim 2j is sin(at / 10000^(2j/C)), dim 2j + 1 its cos.
-    waves=fairseq (Ott et al. 2019, arXiv:1904.01038, in its release; XGLM): dim j is sin(at / 10000^(j/(C/2 - 1))), dim
-    C/2 + j its cos. `offset` is added to every position. Any position is allowed. Taken in float64 (float32 on mps),
-    then rounded.
+    waves=halves (Junczys-Dowmunt et al. 2018, Marian, arXiv:1804.00344, in its release): dim j is sin(at /
+    10000^(2j/C)), dim C/2 + j its cos. waves=fairseq (Ott et al. 2019, arXiv:1904.01038, in its release): dim j is
+    sin(at / 10000^(j/(C/2 - 1))), dim C/2 + j its cos. `offset` is added to every position. Any position is allowed.
+    Taken in float64 (float32 on mps), then rounded.
     """
 
     def __init__(self, d_model: int, *, waves: str = "interleaved", offset: int = 0):
         super().__init__()
-        self.d_model, self.offset, self.halves = d_model, offset, waves == "fairseq"
+        self.d_model, self.offset, self.halves = d_model, offset, waves != "interleaved"
+        self.steps = d_model // 2 - (waves == "fairseq")  # from the first wavelength to 10000 times it
 
     def forward(self, at: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
         """Positions (B, T) -> (B, T, C), in `dtype` (none: float32)."""
@@ -51,7 +53,7 @@ class SinusoidalPositions(nn.Module):
         half = self.d_model // 2
         j = torch.arange(half, dtype=exact, device=at.device)
         at = (at + self.offset).unsqueeze(-1).to(exact)  # (B, T, 1)
-        angle = at * 10000.0 ** (-j / (half - 1 if self.halves else half))  # (B, T, C/2)
+        angle = at * 10000.0 ** (-j / self.steps)  # (B, T, C/2)
         pairs = torch.stack((angle.sin(), angle.cos()), dim=-2 if self.halves else -1)
         return pairs.flatten(-2).to(dtype or torch.float32)  # (B, T, C)
 

@@ -7,10 +7,13 @@ from onehop.base.errors import CheckpointError
 from onehop.formats.folder import CONFIG, read_json
 from onehop.weights.native import GENERATION
 
+NEVER = ("bad_words_ids", "suppress_tokens")  # what a model never says
+
 
 def settings(folder: Path) -> dict[str, Any]:
-    """The contents of the folder's generation_config.json; empty where there is none."""
-    return _read(folder, GENERATION)
+    """The contents of the folder's generation_config.json; what a model never says stands in old config.json files."""
+    old = {key: value for key, value in _read(folder, CONFIG).items() if key in NEVER and value is not None}
+    return {**old, **_read(folder, GENERATION)}
 
 
 def end_ids(folder: Path) -> dict[int, str]:

@@ -44,6 +44,16 @@ class Transpose:
         return [w.mT for w in ours]
 
 
+class AsRow:
+    """A vector that is stored (1, n)."""
+
+    def load(self, theirs: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [w.squeeze(0) for w in theirs]
+
+    def save(self, ours: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [w.unsqueeze(0) for w in ours]
+
+
 class Rows:
     """One tensor that holds several of ours, one below the other, `sizes` rows each."""
 
@@ -145,6 +155,7 @@ OPS: Choices[Operation] = Choices(
     {
         "same": Same(),
         "transpose": Transpose(),
+        "as_row": AsRow(),
         "rows": Rows(),
         "columns": Columns(),
         "alternating": Alternating(),

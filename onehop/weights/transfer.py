@@ -1,6 +1,6 @@
 """Tensors from files into a model and back, claim by claim."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -29,11 +29,12 @@ def fill(
     Shapes are compared with the headers before anything is read.
     """
     check_device(device)
-    check_shapes(model, tensors, matched.claims)
+    check_shapes(model, tensors, matched)
     check_twins(tensors, matched.twins)
     to = tensors.dtype() if dtype is None else torch_dtype(dtype)
     buffers = {name: buffer.dtype for name, buffer in model.named_buffers()}
-    weights: dict[str, Tensor] = {}
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    weights = {name: torch.zeros(shapes[name], dtype=buffers.get(name, to), device=device) for name in matched.zeros}
     for claim in matched.claims:
         found = OPS.get(claim.op).load([tensors.read(name) for name in claim.theirs], claim.sizes)
         for name, tensor in zip(claim.ours, found, strict=True):
@@ -81,13 +82,13 @@ def check_device(device: torch.device | str) -> None:
         raise ConfigError(f"device={str(device)!r} cannot be used here: {reason}. Use cpu.") from error
 
 
-def check_shapes(model: Transformer, tensors: TensorFiles, claims: Sequence[Claim]) -> None:
+def check_shapes(model: Transformer, tensors: TensorFiles, matched: Matched) -> None:
     """Compare the headers with what the model needs. Raises CheckpointError naming each tensor with both shapes."""
     weights = model.state_dict()
-    needed = {name for claim in claims for name in claim.ours}
+    needed = {*matched.zeros, *(name for claim in matched.claims for name in claim.ours)}
     assert needed == weights.keys(), f"the table and the model disagree about {needed ^ weights.keys()}"
     wrong = []
-    for claim in claims:
+    for claim in matched.claims:
         theirs = OPS.get(claim.op).save([weights[name] for name in claim.ours], claim.sizes)
         for name, tensor in zip(claim.theirs, theirs, strict=True):
             entry = tensors.entries[name]

@@ -210,6 +210,10 @@ BROKEN = [
         "encoder.embed.width=none and embed.width=8 differ, but one embedding serves both. Give both the same.",
     ),
     (
+        {**ENCODER, "embed": {"segments": 2}},
+        "embed.segments=2: source and target are told apart by their stacks. Leave it out (or none).",
+    ),
+    (
         {"embed": {"position_offset": 2}},
         "embed.position_offset=2 has no effect: it needs an absolute embed.position. Leave it out (or 0).",
     ),

@@ -65,6 +65,14 @@ def test_a_leftover_may_end_in_any_way_but_not_begin_so():
     assert not any(drop.fits(name, decoder()) for name in ("tower.", "towerx.w", "model.tower.w"))
 
 
+def test_what_a_file_may_lack_is_zero_where_it_does():
+    table = (*TABLE, Move("bias", "head.bias", optional=True))
+    assert match(table, two_kinds_of_layer(), NAMES, where="here").zeros == ("head.bias",)
+    found = match(table, two_kinds_of_layer(), NAMES | {"bias"}, where="here")
+    assert ("bias",) in {claim.theirs for claim in found.claims}
+    assert found.zeros == ()
+
+
 def test_missing_and_unexpected_tensors_are_named_together():
     names = NAMES - {"h.2.mark"} | {"h.1.mark", "h.x.attn.masked_bias"}
     with pytest.raises(

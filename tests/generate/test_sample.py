@@ -280,3 +280,12 @@ def test_a_row_that_stays_draws_on_as_if_nobody_had_left():
     batch.keep([1])
     together += [batch(logits).item() for _ in range(5)]
     assert together == [alone(logits).item() for _ in range(10)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 5.0])
+def test_what_a_model_never_says_is_not_drawn_however_likely(temperature):
+    limits = Limits(n_ids=4, max_len=64, never=frozenset({1, 3, 9}))
+    logits = torch.tensor([[0.0, 9.0, 1.0, 8.0, 7.0]])
+    requests = [Request((0,), temperature=temperature, seed=seed) for seed in range(20)]
+    drawn = {Sampler([request], limits)(logits).item() for request in requests}
+    assert drawn == ({2} if temperature == 0.0 else {0, 2})

@@ -11,6 +11,7 @@ from tests.golden import case_model
 from tests.small_models import CONFIGS, DYNAMIC, LONGROPE, decoder, encoder_decoder, small_model
 from tests.text.small_tokenizers import byte_fallback, bytes_only
 
+BOTH_WAYS = decoder(attention={"sees": "all"})
 KNOWN = [-6.100632238993, -5.076490282938, -7.960057978007]
 CUT = [-10.49600599067, -5.383277835774, -8.32905193886]
 
@@ -167,3 +168,19 @@ def test_what_exceeds_the_context_of_an_encoder_decoder_is_refused(source, answe
     ):
         lm.score(source, answer)
     assert len(lm.score(source[:64], answer[:64]).token_ids) == len(answer[:64])
+
+
+def test_a_model_that_reads_both_ways_scores_no_text():
+    """It sees the token that it would be asked about."""
+    lm = LanguageModel(small_model(BOTH_WAYS))
+    reads = (
+        r"^this model reads both ways \(attention\.sees=all\): at each place it predicts that token, not the next, so "
+    )
+    with pytest.raises(RequestError, match=reads + r"a continuation has no score\. Take"):
+        lm.score([1, 2], [3])
+    with pytest.raises(RequestError, match=reads + r"a text has no loss\. Take"):
+        lm.evaluate([[1, 2, 3]])
+    with pytest.raises(RequestError, match=reads + r"it cannot continue a text\. Take"):
+        lm.generate([[1, 2]])
+    with pytest.raises(RequestError, match=reads + r"it cannot continue a text\. Take"):
+        lm.stream([1, 2])

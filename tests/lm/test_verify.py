@@ -13,7 +13,8 @@ from onehop.lm import LanguageModel
 from onehop.lm.verify import verify
 from tests.small_models import CONFIGS, DYNAMIC, decoder, encoder_decoder, small_model
 
-EVERY = {**CONFIGS, "dynamic": decoder(scaling=DYNAMIC), "encoder-decoder": encoder_decoder()}
+BOTH_WAYS = decoder(attention={"sees": "all"})
+EVERY = {**CONFIGS, "both ways": BOTH_WAYS, "dynamic": decoder(scaling=DYNAMIC), "encoder-decoder": encoder_decoder()}
 
 
 @pytest.mark.parametrize("name", EVERY)

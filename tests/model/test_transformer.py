@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from onehop.base.errors import RequestError
 from onehop.model import build
-from onehop.model.taps import capture
+from onehop.model.taps import capture, listen
+from onehop.parts.norm import plain_layer_norm
 from tests.small_models import CONFIGS, LLAMA3, VOCABULARY, YARN, decoder, small_model
 
 TEXT = torch.tensor([[1, 5, 2, 9, 4, 7, 3, 3, 0, 12]])
@@ -18,6 +19,42 @@ SEES_ALL = {"sees": "all"}
 
 def without_order(**own):
     return small_model(decoder("none", attention=SEES_ALL, **own))
+
+
+# What is added before and after the blocks
+
+
+@torch.no_grad()
+def test_a_segment_is_a_row_that_is_added_to_its_tokens():
+    model = small_model(decoder(embed={"segments": 3}))
+    segments = torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2, 2, 2]])
+    told = model(TEXT, segments=segments)
+    added = model.embed.segments.weight[segments]  # (1, 10, C)
+    plain = decoder()
+    without = small_model(plain)
+    without.load_state_dict({k: w for k, w in model.state_dict().items() if k != "embed.segments.weight"})
+    with listen(without, ["embed"], lambda name, x: x + added):
+        torch.testing.assert_close(told, without(TEXT), **EXACT)
+    assert torch.equal(model(TEXT), model(TEXT, segments=torch.zeros_like(TEXT)))
+
+
+@torch.no_grad()
+def test_segments_travel_with_tokens_that_are_read_later():
+    model = small_model(decoder(embed={"segments": 2}))
+    segments = torch.tensor([[0, 1] * 5])
+    cache = model.new_cache(1)
+    pieces = [model(TEXT[:, part], segments=segments[:, part], cache=cache) for part in (slice(4), slice(4, 10))]
+    torch.testing.assert_close(torch.cat(pieces, dim=1), model(TEXT, segments=segments), **EXACT)
+
+
+@torch.no_grad()
+def test_a_hidden_layer_before_the_logits_is_a_map_its_activation_and_its_norm():
+    model = small_model(decoder(head={"transform": {"activation": "gelu", "norm": {"kind": "layer", "eps": 0.1}}}))
+    t = model.head.transform
+    hidden = model.states(TEXT).hidden
+    inner = torch.nn.functional.gelu(hidden @ t.map.weight.T + t.map.bias)
+    inner = plain_layer_norm(inner, t.norm.weight, t.norm.bias, offset=0, eps=0.1)
+    torch.testing.assert_close(model(TEXT), inner @ model.embed.tokens.weight.T, **EXACT)
 
 
 # Order
@@ -242,11 +279,26 @@ def test_positions_beyond_the_learned_ones_are_refused_and_a_cache_is_left_as_it
             {"prefix": torch.tensor([3])},
             r"^no layer of this model reads a prefix both ways: that takes attention\.sees",
         ),
+        ({"segments": TEXT}, r"^this model has no segments: that takes embed\.segments\. Leave them out\.$"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, text):
     with pytest.raises(RequestError, match=text):
         small_model(decoder())(TEXT, **options)
+
+
+def test_segments_without_a_row_are_refused():
+    model = small_model(decoder(embed={"segments": 2}))
+    with pytest.raises(RequestError, match=r"^segments reach from 0 to 2; this model's are 0 to 1$"):
+        model(TEXT, segments=TEXT.clamp(max=2))
+    with pytest.raises(RequestError, match=r"^segments \(1, 9\) must have the tokens' shape \(1, 10\)$"):
+        model(TEXT, segments=TEXT[:, :9])
+
+
+def test_a_model_that_reads_both_ways_takes_no_cache():
+    model = without_order()
+    with pytest.raises(RequestError, match=r"^this model reads both ways, so its past depends on what comes: leave"):
+        model(TEXT, cache=model.new_cache(1))
 
 
 def test_tokens_without_a_batch_are_refused():

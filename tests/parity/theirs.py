@@ -48,7 +48,9 @@ class Case:
         plain_experts(model)
         generator = torch.Generator().manual_seed(self.seed + 1)
         with torch.no_grad():
-            for p in model.parameters():
+            for p in [*model.parameters(), *(b for name, b in model.named_buffers() if name == "final_logits_bias")]:
+                if isinstance(p, torch.nn.Parameter) and not p.requires_grad:
+                    continue  # a table of waves, which no file holds
                 scale = 0.2 if p.dim() < 2 else 0.35 / math.sqrt(max(1, p.shape[-1] / 16))
                 p.add_(scale * torch.randn(p.shape, generator=generator, dtype=p.dtype))
         model.tie_weights()

@@ -30,7 +30,7 @@ def test_with_an_offset_a_position_has_a_later_row():
 
 def test_with_an_offset_sinusoids_are_those_of_a_later_position():
     at = torch.arange(7)[None]
-    for waves in ("interleaved", "fairseq"):
+    for waves in ("interleaved", "halves", "fairseq"):
         plain, later = SinusoidalPositions(6, waves=waves), SinusoidalPositions(6, waves=waves, offset=5)
         assert torch.equal(later(at), plain(at + 5))
 
@@ -42,6 +42,13 @@ def test_sinusoids_of_fairseq_are_all_sines_then_all_cosines_up_to_the_last_wave
             angle = at / 10000 ** (j / 2)
             assert y[0, t, j].item() == pytest.approx(math.sin(angle), abs=1e-12)
             assert y[0, t, 3 + j].item() == pytest.approx(math.cos(angle), abs=1e-12)
+
+
+def test_sinusoids_in_halves_are_the_same_waves_in_another_order():
+    at = torch.tensor([[0, 1, 5000]])
+    turns, halves = (SinusoidalPositions(6, waves=w)(at, dtype=torch.float64) for w in ("interleaved", "halves"))
+    assert torch.equal(halves[..., :3], turns[..., 0::2])
+    assert torch.equal(halves[..., 3:], turns[..., 1::2])
 
 
 def test_sinusoids_are_the_published_formula_interleaved():
