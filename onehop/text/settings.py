@@ -49,9 +49,10 @@ def read_backend(file: Path) -> "tokenizers.Tokenizer":
     from tokenizers import Tokenizer
 
     if not file.is_file():
-        other = file.with_name("tokenizer.model").is_file()
-        hint = " A tokenizer.model alone has to be converted first: transformers writes both files." if other else ""
-        raise TextError(f"{file} does not exist. Give a folder that holds a tokenizer.json, or the file itself.{hint}")
+        raise TextError(
+            f"{file} does not exist. Give a folder that holds a tokenizer.json, a SentencePiece tokenizer.model or a "
+            ".tiktoken file, or the file itself."
+        )
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises the bare class
@@ -61,9 +62,9 @@ def read_backend(file: Path) -> "tokenizers.Tokenizer":
 
 def read_settings(folder: Path) -> TokenizerSettings:
     """What the JSON files of a checkpoint's folder say about its tokenizer; each file may be absent."""
-    config = _read_json(folder / "tokenizer_config.json")
-    tokens = _read_json(folder / "special_tokens_map.json") | config
-    models = [_read_json(folder / name) for name in ("generation_config.json", "config.json")]
+    config = read_json(folder / "tokenizer_config.json")
+    tokens = read_json(folder / "special_tokens_map.json") | config
+    models = [read_json(folder / name) for name in ("generation_config.json", "config.json")]
     return TokenizerSettings(
         bos=_content(tokens.get("bos_token")),
         eos=_content(tokens.get("eos_token")),
@@ -116,12 +117,13 @@ def _hidden(token: str, tokens: set[str]) -> str:
     return f"{HIDE_OPEN}{token}{HIDE_CLOSE}" if token in tokens else token
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """The JSON object in a file, {} where there is none. Raises TextError where it is damaged."""
     if not file.is_file():
         return {}
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise TextError(f"{file} is not readable JSON ({error}). Get it again from its source.") from error
     if not isinstance(found, dict):
         raise TextError(f"{file} holds no JSON object. Get it again from its source.")
@@ -139,7 +141,7 @@ def _ids(value: Any) -> list[int]:
 
 
 def _chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Chat templates by name; chat_template.jinja replaces the one in tokenizer_config.json."""
+    """Chat templates by name; chat_template.jinja counts before chat_template.json, and that before the config."""
     found = config.get("chat_template") or {}
     if isinstance(found, str):
         found = {"default": found}
@@ -150,7 +152,17 @@ def _chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
             f"{folder / 'tokenizer_config.json'}: chat_template is neither a text nor texts by name. Get it again from "
             "its source."
         )
+    alone = read_json(folder / "chat_template.json").get("chat_template")
+    if isinstance(alone, str):
+        found = found | {"default": alone}
     file = folder / "chat_template.jinja"
     if file.is_file():
-        found = found | {"default": file.read_text(encoding="utf-8")}
+        found = found | {"default": _text(file)}
     return found
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (ValueError, OSError) as error:
+        raise TextError(f"{file} is not readable text ({error}). Get it again from its source.") from error

@@ -11,6 +11,7 @@ from onehop.config.model import ModelConfig
 from onehop.formats.folder import Described, describe, read_json
 from onehop.formats.layout import Family
 from onehop.model.transformer import Transformer
+from onehop.text.sources import tokenizer_file
 from onehop.weights.generation import end_ids, settings
 from onehop.weights.hf import load_described
 from onehop.weights.locate import locate
@@ -56,7 +57,7 @@ def open_model(
         folder=folder,
         kind=described.kind,
         family=described.family,
-        tokenizer=folder if (folder / "tokenizer.json").is_file() else None,
+        tokenizer=None if tokenizer_file(folder) is None else folder,
         generation=settings(folder),
         eos_ids=end_ids(folder),
         provenance=read_json(folder / PROVENANCE) if (folder / PROVENANCE).is_file() else None,
