@@ -74,7 +74,7 @@ def test_any_text_at_all_has_the_same_ids(pairs, text):
 def test_a_folder_with_nothing_else_is_a_tokenizer_with_its_control_tokens(tmp_path):
     ranks = ranks_of(128_000)
     write(tmp_path / "tokenizer.model", ranks)
-    ours, scheme = Tokenizer.load(tmp_path), SCHEMES[128_000]
+    ours = Tokenizer.load(tmp_path)
     chat = "<|begin_of_text|><|start_header_id|>a<|end_header_id|>\n\nb<|eot_id|>"
     assert ours.encode(chat, bos=False, special=True) == [128_000, 128_006, 97, 128_007, ranks[b"\n\n"], 98, 128_009]
     assert ours.decode(ours.encode(chat)) == chat
