@@ -14,6 +14,7 @@ from onehop.formats.table import claims, match
 from onehop.model.build import build, torch_dtype
 from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
+from onehop.weights.memory import Report
 from onehop.weights.native import GENERATION, ends, write_json
 from onehop.weights.place import new_files, put_tokenizer
 from onehop.weights.safetensors_files import open_tensors, write_model
@@ -33,12 +34,18 @@ def load_hf(
     return load_described(described, dtype=dtype, device=device)
 
 
-def load_described(described: Described, *, dtype: torch.dtype | str | None, device: torch.device | str) -> Transformer:
+def load_described(
+    described: Described,
+    *,
+    dtype: torch.dtype | str | None,
+    device: torch.device | str,
+    report: Report | None = None,
+) -> Transformer:
     """The model of a Hugging Face folder whose config has been read."""
     with open_tensors(described.folder) as tensors:
         table = described.tensors(tensors.entries)
         found = match(table, described.config, tensors.entries, where=str(tensors.where))
-        return fill(build(described.config, device="meta"), tensors, found, dtype=dtype, device=device)
+        return fill(build(described.config, device="meta"), tensors, found, dtype=dtype, device=device, report=report)
 
 
 def save_hf(

@@ -1,6 +1,6 @@
 """Tensors from files into a model and back, claim by claim."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -10,8 +10,11 @@ from onehop.base.errors import CheckpointError, ConfigError
 from onehop.formats.table import Claim, Matched
 from onehop.model.build import torch_dtype
 from onehop.model.transformer import Transformer
+from onehop.weights.memory import Report, refuse_what_does_not_fit
 from onehop.weights.ops import OPS
 from onehop.weights.safetensors_files import DTYPES, TensorFiles
+
+CHECKED = 1 << 18  # numbers that are looked at together for NaN: 1 MB in float32
 
 
 def fill(
@@ -21,17 +24,20 @@ def fill(
     *,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str = "cpu",
+    report: Report | None = None,
 ) -> Transformer:
     """Give a model that was built on the meta device the weights of a file, and set it to evaluation mode.
 
     dtype None: the file's own. Buffers keep the type that the model gives them (counts, float32 biases of routers).
     Each tensor is read straight into its final place: the peak is the model and one tensor.
-    Shapes are compared with the headers before anything is read.
+    Shapes are compared with the headers, and the size with the free memory, before anything is read. `report` gets one
+    line about the latter.
     """
     check_device(device)
     check_shapes(model, tensors, matched.claims)
-    check_twins(tensors, matched.twins)
     to = tensors.dtype() if dtype is None else torch_dtype(dtype)
+    refuse_what_does_not_fit(model, dtype=to, device=device, stored=tensors.nbytes, where=tensors.where, report=report)
+    check_twins(tensors, matched.twins)
     buffers = {name: buffer.dtype for name, buffer in model.named_buffers()}
     weights: dict[str, Tensor] = {}
     for claim in matched.claims:
@@ -50,13 +56,18 @@ def _fitting(name: str, owned: Tensor, source: Tensor, *, where: Path) -> Tensor
 
     NaN has to be found here: PyTorch's attention kernel takes a row of NaN scores for one that sees nothing.
     """
-    if owned.is_floating_point() and owned.sum(dtype=torch.float32).isnan() and owned.isnan().any():
+    if owned.is_floating_point() and _any(owned, lambda x: x.sum(dtype=torch.float32).isnan() and x.isnan().any()):
         raise CheckpointError(f"{where}: {name} holds NaN: the weights are damaged. Get them again from their source.")
-    if owned.dtype == torch.float16 and source.dtype != torch.float16 and owned.isinf().any():
+    if owned.dtype == torch.float16 and source.dtype != torch.float16 and _any(owned, lambda x: x.isinf().any()):
         largest = float(source.abs().max())
         if largest < float("inf"):
             raise CheckpointError(f"{name} reaches {largest:g}, which float16 cannot hold. Use bfloat16 or float32.")
     return owned
+
+
+def _any(tensor: Tensor, holds: Callable[[Tensor], Tensor | bool]) -> bool:
+    """Whether it holds in any part: looked at in parts, because a sum in float32 makes a float32 copy of all it adds."""
+    return any(bool(holds(part)) for part in tensor.flatten().split(CHECKED))
 
 
 def dump(
