@@ -3,7 +3,7 @@
 What is measured is what onehop adds to reading: the header, the copy into memory of its own, the search for NaN. Random
 weights in one model.safetensors, loaded as they are stored and in another dtype.
 
-python benchmarks/load_cpu.py [--megabytes 400] [--times 5] [--threads 2]
+python benchmarks/load_cpu.py [--megabytes 400] [--times 5] [--threads 1]
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=400)
     parser.add_argument("--times", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,7 @@
 """Tensors from files into a model and back, claim by claim."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -13,8 +14,6 @@ from onehop.model.transformer import Transformer
 from onehop.weights.memory import Report, refuse_what_does_not_fit
 from onehop.weights.ops import OPS
 from onehop.weights.safetensors_files import DTYPES, TensorFiles
-
-CHECKED = 1 << 18  # numbers that are looked at together for NaN: 1 MB in float32
 
 
 def fill(
@@ -42,11 +41,15 @@ def fill(
     weights: dict[str, Tensor] = {}
     for claim in matched.claims:
         found = OPS.get(claim.op).load([tensors.read(name) for name in claim.theirs], claim.sizes)
-        for name, tensor in zip(claim.ours, found, strict=True):
-            owned = torch.empty(
-                tensor.shape, dtype=buffers.get(name, to), device=device
-            )  # not a view of the file, which may change
-            weights[name] = _fitting(name, owned.copy_(tensor), tensor, where=tensors.where)
+        stored = claim.theirs if claim.op == "same" else (None,) * len(found)  # as it is: what `read_into` is for
+        for name, tensor, same in zip(claim.ours, found, stored, strict=True):
+            # Not a view of the file, which may change.
+            owned = torch.empty(tensor.shape, dtype=buffers.get(name, to), device=device)
+            if same is not None and owned.device.type == "cpu" and tensors.entries[same].dtype in DTYPES:
+                tensors.read_into(same, owned)
+            else:
+                owned.copy_(tensor)
+            weights[name] = _fitting(name, owned, tensor, where=tensors.where)
     model.load_state_dict(weights, assign=True)
     return model.eval()
 
@@ -54,20 +57,20 @@ def fill(
 def _fitting(name: str, owned: Tensor, source: Tensor, *, where: Path) -> Tensor:
     """The converted tensor, unless it holds NaN, or a number became infinite: float16 ends at 65504.
 
-    NaN has to be found here: PyTorch's attention kernel takes a row of NaN scores for one that sees nothing.
+    NaN has to be found here: PyTorch's attention kernel takes a row of NaN scores for one that sees nothing. (A sum in
+    its own dtype is added up in float32, and makes no copy.)
     """
-    if owned.is_floating_point() and _any(owned, lambda x: x.sum(dtype=torch.float32).isnan() and x.isnan().any()):
+    if owned.is_floating_point() and owned.sum().isnan() and owned.isnan().any():
         raise CheckpointError(f"{where}: {name} holds NaN: the weights are damaged. Get them again from their source.")
-    if owned.dtype == torch.float16 and source.dtype != torch.float16 and _any(owned, lambda x: x.isinf().any()):
+    if owned.dtype == torch.float16 and source.dtype != torch.float16 and _has_infinity(owned):
         largest = float(source.abs().max())
         if largest < float("inf"):
             raise CheckpointError(f"{name} reaches {largest:g}, which float16 cannot hold. Use bfloat16 or float32.")
     return owned
 
 
-def _any(tensor: Tensor, holds: Callable[[Tensor], Tensor | bool]) -> bool:
-    """Whether it holds in any part: looked at in parts, because a sum in float32 makes a float32 copy of all it adds."""
-    return any(bool(holds(part)) for part in tensor.flatten().split(CHECKED))
+def _has_infinity(tensor: Tensor) -> bool:
+    return tensor.numel() > 0 and any(map(math.isinf, (float(end) for end in tensor.aminmax())))
 
 
 def dump(
