@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onehop.base.errors import TextError
+from onehop.base.trust import too_large
 
 if TYPE_CHECKING:
     import tokenizers
@@ -54,6 +55,8 @@ def read_backend(file: Path) -> "tokenizers.Tokenizer":
             ".tiktoken file, or the file itself."
         )
     try:
+        if (wrong := too_large(file)) is not None:
+            raise ValueError(wrong)
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises the bare class
         reason = " ".join(str(error).split())
@@ -66,11 +69,11 @@ def read_settings(folder: Path) -> TokenizerSettings:
     tokens = read_json(folder / "special_tokens_map.json") | config
     models = [read_json(folder / name) for name in ("generation_config.json", "config.json")]
     return TokenizerSettings(
-        bos=_content(tokens.get("bos_token")),
-        eos=_content(tokens.get("eos_token")),
-        add_bos=config.get("add_bos_token"),
-        add_eos=config.get("add_eos_token"),
-        end_ids=tuple(sorted({token_id for model in models for token_id in _ids(model.get("eos_token_id"))})),
+        bos=_token(tokens, "bos_token", folder),
+        eos=_token(tokens, "eos_token", folder),
+        add_bos=_flag(config, "add_bos_token", folder),
+        add_eos=_flag(config, "add_eos_token", folder),
+        end_ids=tuple(sorted({token_id for model in models for token_id in _ids(model.get("eos_token_id"), folder)})),
         chat_templates=_chat_templates(folder, config),
         config=config,
     )
@@ -122,6 +125,8 @@ def read_json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
+        if (wrong := too_large(file)) is not None:
+            raise ValueError(wrong)
         found = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
         raise TextError(f"{file} is not readable JSON ({error}). Get it again from its source.") from error
@@ -130,14 +135,28 @@ def read_json(file: Path) -> dict[str, Any]:
     return found
 
 
-def _content(token: Any) -> str | None:
+def _token(tokens: dict[str, Any], key: str, folder: Path) -> str | None:
     """A token written as a string or as an AddedToken's dictionary."""
-    return token.get("content") if isinstance(token, dict) else token
+    token = tokens.get(key)
+    found = token.get("content") if isinstance(token, dict) else token
+    if found is not None and not isinstance(found, str):
+        raise TextError(f"{folder}: {key}={str(token)[:60]} should be a text. Get its JSON files again.")
+    return found
 
 
-def _ids(value: Any) -> list[int]:
+def _flag(config: dict[str, Any], key: str, folder: Path) -> bool | None:
+    found = config.get(key)
+    if found is not None and not isinstance(found, bool):
+        raise TextError(f"{folder}: {key}={str(found)[:60]} should be true or false. Get its JSON files again.")
+    return found
+
+
+def _ids(value: Any, folder: Path) -> list[int]:
     """An id, a list of ids, or nothing, as a list."""
-    return [] if value is None else [value] if isinstance(value, int) else list(value)
+    found = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(token_id, int) for token_id in found):
+        raise TextError(f"{folder}: eos_token_id={str(value)[:60]} should be a token id, or a list of them.")
+    return found
 
 
 def _chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:

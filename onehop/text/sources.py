@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onehop.base.errors import TextError
+from onehop.base.trust import leads_out
 from onehop.text.sentencepiece import backend_of, needs_ready
 from onehop.text.sentencepiece_file import read_sentencepiece
 from onehop.text.sentencepiece_text import Ready
@@ -41,6 +42,10 @@ def tokenizer_file(folder: Path) -> Path | None:
 def read_source(path: Path) -> Source:
     """The tokenizer of a folder, or of one file. Raises TextError for what is missing, damaged or cannot be kept."""
     file = path if path.is_file() else tokenizer_file(path) or path / NAMES[0]
+    if path.is_dir() and (link := leads_out(path)) is not None:
+        raise TextError(
+            f"{link} is a link that leads out of its folder. Where you trust it, put the file itself there instead."
+        )
     settings = read_settings(file.parent)
     if file.suffix == ".json" or not file.is_file():
         return Source(read_backend(file), settings)

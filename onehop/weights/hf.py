@@ -11,14 +11,14 @@ from onehop.formats.family import family_of
 from onehop.formats.folder import CONFIG, Described, describe
 from onehop.formats.layout import Family
 from onehop.formats.table import claims, match
-from onehop.model.build import build, torch_dtype
+from onehop.model.build import torch_dtype
 from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
 from onehop.weights.memory import Report
 from onehop.weights.native import GENERATION, ends, write_json
 from onehop.weights.place import new_files, put_tokenizer
 from onehop.weights.safetensors_files import open_tensors, write_model
-from onehop.weights.transfer import dump, fill
+from onehop.weights.transfer import dump, fill, skeleton
 
 MAX_SHARD = 5_000_000_000  # bytes
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -45,7 +45,14 @@ def load_described(
     with open_tensors(described.folder) as tensors:
         table = described.tensors(tensors.entries)
         found = match(table, described.config, tensors.entries, where=str(tensors.where))
-        return fill(build(described.config, device="meta"), tensors, found, dtype=dtype, device=device, report=report)
+        return fill(
+            skeleton(described.config, where=described.folder),
+            tensors,
+            found,
+            dtype=dtype,
+            device=device,
+            report=report,
+        )
 
 
 def save_hf(

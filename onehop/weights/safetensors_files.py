@@ -40,6 +40,10 @@ SIZES: Mapping[str, int] = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
     **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 1),
 }
+CONVERT = (
+    'python -c "import torch, safetensors.torch as s; s.save_file({k: v.clone().contiguous() for k, v in '
+    "torch.load('pytorch_model.bin', weights_only=True).items()}, 'model.safetensors')\""
+)
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -146,7 +150,7 @@ def open_tensors(folder: Path) -> TensorFiles:
     if pickles:
         raise CheckpointError(
             f"{folder} holds its weights as a pickle ({pickles[0]}), which can run foreign code when it is opened and "
-            "is never read. Get the model's safetensors files, or convert it where you trust it."
+            f"is never read. Get the model's safetensors files, or convert it without running it: {CONVERT}"
         )
     raise CheckpointError(
         f"{folder} holds no {SINGLE} and no {INDEX}: its weights are missing. Get them from its source."

@@ -8,12 +8,24 @@ import torch
 from torch import Tensor
 
 from onehop.base.errors import CheckpointError, ConfigError
+from onehop.config.model import ModelConfig
 from onehop.formats.table import Claim, Matched
-from onehop.model.build import torch_dtype
+from onehop.model.build import build, torch_dtype
 from onehop.model.transformer import Transformer
 from onehop.weights.memory import Report, refuse_what_does_not_fit
 from onehop.weights.ops import OPS
 from onehop.weights.safetensors_files import DTYPES, TensorFiles
+
+
+def skeleton(config: ModelConfig, *, where: Path) -> Transformer:
+    """The model of a config that was found in a file, without weights. Raises CheckpointError for impossible sizes."""
+    try:
+        return build(config, device="meta")
+    except (RuntimeError, TypeError, OverflowError) as error:  # sizes that torch's own numbers cannot hold
+        reason = (str(error).splitlines() or [""])[0][:120]
+        raise CheckpointError(
+            f"{where}: the config asks for tensors larger than any can be ({reason}). Get it again from its source."
+        ) from error
 
 
 def fill(
