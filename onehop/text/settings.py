@@ -139,9 +139,14 @@ def _token(tokens: dict[str, Any], key: str, folder: Path) -> str | None:
     """A token written as a string or as an AddedToken's dictionary."""
     token = tokens.get(key)
     found = token.get("content") if isinstance(token, dict) else token
-    if found is not None and not isinstance(found, str):
-        raise TextError(f"{folder}: {key}={str(token)[:60]} should be a text. Get its JSON files again.")
+    if found is not None and not (isinstance(found, str) and found == _whole(found)):
+        raise TextError(f"{folder}: {key}={str(token)[:60]!a} should be a text. Get its JSON files again.")
     return found
+
+
+def _whole(text: str) -> str:
+    """The text without halves of surrogate pairs, which JSON can spell and no text holds."""
+    return text.encode(errors="ignore").decode()
 
 
 def _flag(config: dict[str, Any], key: str, folder: Path) -> bool | None:

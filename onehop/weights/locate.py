@@ -66,13 +66,7 @@ def _from_hub(given: str) -> Path:
     except HFValidationError as error:
         raise CheckpointError(f"{given} is no folder here and no hub name: {error} Check the name.") from error
     try:
-        folder = Path(snapshot_download(name, **options))
-        if _has_weights(folder):
-            return folder
-        raise CheckpointError(
-            f"{given} has no safetensors on the hub. Pickles (pytorch_model.bin) can run foreign code and are neither "
-            f"fetched nor opened. Download that file, and convert it without running it: {CONVERT}"
-        )
+        return _with_weights(Path(snapshot_download(name, **options)), given)
     except GatedRepoError:
         reason = "its owner asks you to agree to terms on its page and to log in (hf auth login)"
     except RepositoryNotFoundError:
@@ -85,6 +79,16 @@ def _from_hub(given: str) -> Path:
         reason = (str(error).strip().splitlines() or ["no reason given"])[0]
     raise CheckpointError(
         f"{given} is no folder here, and as a hub name it cannot be fetched: {reason}. Or give a local folder."
+    )
+
+
+def _with_weights(folder: Path, given: str) -> Path:
+    """What was fetched, unless it is a model of pickles, whose weights were not."""
+    if _has_weights(folder):
+        return folder
+    raise CheckpointError(
+        f"{given} has no safetensors on the hub. Pickles (pytorch_model.bin) can run foreign code and are neither "
+        f"fetched nor opened. Download that file, and convert it without running it: {CONVERT}"
     )
 
 

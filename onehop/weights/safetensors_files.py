@@ -132,7 +132,7 @@ class TensorFiles:
 
 def _read_numbers(file: RawIOBase, out: Tensor, entry: Entry) -> None:
     """The next bytes of a file as the numbers of `out`."""
-    left = memoryview(out.view(-1).view(torch.uint8).numpy())
+    left = memoryview(out.view(-1).view(torch.uint8).numpy().data)
     while left:
         n = file.readinto(left[:MOST_AT_ONCE])
         if not n:
