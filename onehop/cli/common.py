@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +31,11 @@ class _Console(Console):
 def people(as_json: bool) -> Console:
     """The console for people: the terminal, or a pipe, whose lines are not broken; or nothing where a machine reads."""
     return _Console(quiet=as_json, highlight=False, width=None if sys.stdout.isatty() else UNBROKEN)
+
+
+def beside(as_json: bool) -> Callable[[str], None]:
+    """Prints a line to standard error, where it spoils no output; nothing where a machine reads."""
+    return lambda line: None if as_json else typer.echo(line, err=True)
 
 
 def machines(value: Any) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onehop.base.errors import CheckpointError, ConfigError
+from onehop.base.trust import leads_out, too_large
 from onehop.config.model import ModelConfig
 from onehop.config.read import model_from_dict
 from onehop.formats.family import family_for, text_part
@@ -46,6 +47,10 @@ def describe(folder: str | Path, *, parts: Iterable[str | Path] = ()) -> Describ
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
         raise CheckpointError(_no_config(folder))
+    if (link := leads_out(folder)) is not None:
+        raise CheckpointError(
+            f"{link} is a link that leads out of its folder. Where you trust it, put the file itself there instead."
+        )
     raw = read_json(folder / CONFIG)
     if "model_type" not in raw and "d_model" in raw:
         try:
@@ -63,6 +68,8 @@ def describe(folder: str | Path, *, parts: Iterable[str | Path] = ()) -> Describ
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises CheckpointError where it is damaged."""
     try:
+        if (wrong := too_large(file)) is not None:
+            raise ValueError(wrong)
         found = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{file} is not readable JSON ({error}). Get it again from its source.") from error

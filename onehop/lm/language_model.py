@@ -21,6 +21,7 @@ from onehop.model.transformer import Transformer
 from onehop.parts.linear import pack
 from onehop.parts.score import KERNELS
 from onehop.text.chat import Message, encode_chat
+from onehop.text.sources import tokenizer_file
 from onehop.text.tokenizer import Tokenizer
 from onehop.weights.hf import save_hf
 from onehop.weights.native import save_native
@@ -158,7 +159,7 @@ class LanguageModel:
 
         Raises ConfigError, naming what, where the Hugging Face layout cannot express the model.
         """
-        copied = self.folder is not None and (self.folder / "tokenizer.json").is_file()
+        copied = self.folder is not None and tokenizer_file(self.folder) is not None
         tokenizer = self.folder if copied else self.tokenizer
         more: dict[str, Any] = {"tokenizer": tokenizer, "generation": self._generation_config()}
         if format == "hf":

@@ -8,6 +8,7 @@ import torch
 from onehop.formats.folder import CONFIG, read_json
 from onehop.lm.language_model import LanguageModel
 from onehop.text.tokenizer import Tokenizer
+from onehop.weights.memory import Report
 from onehop.weights.open import Opened, open_model
 
 START = "decoder_start_token_id"
@@ -21,15 +22,17 @@ def load(
     kernel: str = "auto",
     parts: Iterable[str | Path] = (),
     prepare: bool | None = None,
+    report: Report | None = None,
 ) -> LanguageModel:
     """A model with its tokenizer and defaults: a onehop folder, a Hugging Face folder, a shipped model or a hub name.
 
     dtype None: the checkpoint's own. kernel: how attention is computed (auto, plain, tiled or fused). parts: files with
     your own parts. prepare: keep a second copy of the weights in the layout that this CPU multiplies fastest (None: if
-    it takes no more than a quarter of the machine's memory).
+    it takes no more than a quarter of the machine's memory). report: is told, before loading, in one line, the size of
+    the files, of the loaded model and of the free memory; what is larger than that is refused.
     """
     parts = tuple(parts)
-    opened = open_model(path, dtype=dtype, device=device, parts=parts)
+    opened = open_model(path, dtype=dtype, device=device, parts=parts, report=report)
     tokenizer = None if opened.tokenizer is None else Tokenizer.load(opened.tokenizer)
     named = frozenset() if tokenizer is None else tokenizer.eos_ids
     return LanguageModel(

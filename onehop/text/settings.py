@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onehop.base.errors import TextError
+from onehop.base.trust import too_large
 
 if TYPE_CHECKING:
     import tokenizers
@@ -49,10 +50,13 @@ def read_backend(file: Path) -> "tokenizers.Tokenizer":
     from tokenizers import Tokenizer
 
     if not file.is_file():
-        other = file.with_name("tokenizer.model").is_file()
-        hint = " A tokenizer.model alone has to be converted first: transformers writes both files." if other else ""
-        raise TextError(f"{file} does not exist. Give a folder that holds a tokenizer.json, or the file itself.{hint}")
+        raise TextError(
+            f"{file} does not exist. Give a folder that holds a tokenizer.json, a SentencePiece tokenizer.model or a "
+            ".tiktoken file, or the file itself."
+        )
     try:
+        if (wrong := too_large(file)) is not None:
+            raise ValueError(wrong)
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises the bare class
         reason = " ".join(str(error).split())
@@ -61,15 +65,15 @@ def read_backend(file: Path) -> "tokenizers.Tokenizer":
 
 def read_settings(folder: Path) -> TokenizerSettings:
     """What the JSON files of a checkpoint's folder say about its tokenizer; each file may be absent."""
-    config = _read_json(folder / "tokenizer_config.json")
-    tokens = _read_json(folder / "special_tokens_map.json") | config
-    models = [_read_json(folder / name) for name in ("generation_config.json", "config.json")]
+    config = read_json(folder / "tokenizer_config.json")
+    tokens = read_json(folder / "special_tokens_map.json") | config
+    models = [read_json(folder / name) for name in ("generation_config.json", "config.json")]
     return TokenizerSettings(
-        bos=_content(tokens.get("bos_token")),
-        eos=_content(tokens.get("eos_token")),
-        add_bos=config.get("add_bos_token"),
-        add_eos=config.get("add_eos_token"),
-        end_ids=tuple(sorted({token_id for model in models for token_id in _ids(model.get("eos_token_id"))})),
+        bos=_token(tokens, "bos_token", folder),
+        eos=_token(tokens, "eos_token", folder),
+        add_bos=_flag(config, "add_bos_token", folder),
+        add_eos=_flag(config, "add_eos_token", folder),
+        end_ids=tuple(sorted({token_id for model in models for token_id in _ids(model.get("eos_token_id"), folder)})),
         chat_templates=_chat_templates(folder, config),
         config=config,
     )
@@ -116,30 +120,52 @@ def _hidden(token: str, tokens: set[str]) -> str:
     return f"{HIDE_OPEN}{token}{HIDE_CLOSE}" if token in tokens else token
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """The JSON object in a file, {} where there is none. Raises TextError where it is damaged."""
     if not file.is_file():
         return {}
     try:
+        if (wrong := too_large(file)) is not None:
+            raise ValueError(wrong)
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise TextError(f"{file} is not readable JSON ({error}). Get it again from its source.") from error
     if not isinstance(found, dict):
         raise TextError(f"{file} holds no JSON object. Get it again from its source.")
     return found
 
 
-def _content(token: Any) -> str | None:
+def _token(tokens: dict[str, Any], key: str, folder: Path) -> str | None:
     """A token written as a string or as an AddedToken's dictionary."""
-    return token.get("content") if isinstance(token, dict) else token
+    token = tokens.get(key)
+    found = token.get("content") if isinstance(token, dict) else token
+    if found is not None and not (isinstance(found, str) and found == _whole(found)):
+        raise TextError(f"{folder}: {key}={str(token)[:60]!a} should be a text. Get its JSON files again.")
+    return found
 
 
-def _ids(value: Any) -> list[int]:
+def _whole(text: str) -> str:
+    """The text without halves of surrogate pairs, which JSON can spell and no text holds."""
+    return text.encode(errors="ignore").decode()
+
+
+def _flag(config: dict[str, Any], key: str, folder: Path) -> bool | None:
+    found = config.get(key)
+    if found is not None and not isinstance(found, bool):
+        raise TextError(f"{folder}: {key}={str(found)[:60]} should be true or false. Get its JSON files again.")
+    return found
+
+
+def _ids(value: Any, folder: Path) -> list[int]:
     """An id, a list of ids, or nothing, as a list."""
-    return [] if value is None else [value] if isinstance(value, int) else list(value)
+    found = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(token_id, int) for token_id in found):
+        raise TextError(f"{folder}: eos_token_id={str(value)[:60]} should be a token id, or a list of them.")
+    return found
 
 
 def _chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Chat templates by name; chat_template.jinja replaces the one in tokenizer_config.json."""
+    """Chat templates by name; chat_template.jinja counts before chat_template.json, and that before the config."""
     found = config.get("chat_template") or {}
     if isinstance(found, str):
         found = {"default": found}
@@ -150,7 +176,17 @@ def _chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
             f"{folder / 'tokenizer_config.json'}: chat_template is neither a text nor texts by name. Get it again from "
             "its source."
         )
+    alone = read_json(folder / "chat_template.json").get("chat_template")
+    if isinstance(alone, str):
+        found = found | {"default": alone}
     file = folder / "chat_template.jinja"
     if file.is_file():
-        found = found | {"default": file.read_text(encoding="utf-8")}
+        found = found | {"default": _text(file)}
     return found
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (ValueError, OSError) as error:
+        raise TextError(f"{file} is not readable text ({error}). Get it again from its source.") from error

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
@@ -14,13 +15,14 @@ from onehop.text.borders import settle_borders
 from onehop.text.cuts import EVERY_CHARACTER, LONG, WORDS, pieces_of
 from onehop.text.pieces import Pieces
 from onehop.text.settings import (
+    HIDE_CLOSE,
+    HIDE_OPEN,
     TokenizerSettings,
-    read_backend,
-    read_settings,
     state_of,
     with_hidden_names,
     without_control,
 )
+from onehop.text.sources import Source, read_source
 
 if TYPE_CHECKING:
     import tokenizers
@@ -33,7 +35,15 @@ class Tokenizer:
     truncation, padding and BPE dropout are switched off: a text has one encoding, and all of it is encoded.
     """
 
-    def __init__(self, backend: "tokenizers.Tokenizer", settings: TokenizerSettings | None = None):
+    def __init__(
+        self,
+        backend: "tokenizers.Tokenizer",
+        settings: TokenizerSettings | None = None,
+        *,
+        source: Source | None = None,
+    ):
+        """source: where the backend alone does not say it all, what it was read from; saving writes that file again."""
+        self._source = source if source is not None and source.ready is not None else None
         self.settings = settings or TokenizerSettings()
         self.backend = _settled(backend, self.settings)
         self.bos_id, self.eos_id = self._id_of(self.settings.bos), self._id_of(self.settings.eos)
@@ -49,15 +59,23 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """The tokenizer of a checkpoint's folder, or of one tokenizer.json. Refuses a missing or damaged file."""
-        path = Path(path)
-        file = path if path.is_file() else path / "tokenizer.json"
-        return cls(read_backend(file), read_settings(file.parent))
+        """The tokenizer of a checkpoint's folder, or of one file in it; refuses a missing or damaged one.
+
+        A tokenizer.json, a SentencePiece model (tokenizer.model, spiece.model) or a tiktoken file.
+        """
+        source = read_source(Path(path))
+        return cls(source.backend, source.settings, source=source)
 
     def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json and tokenizer_config.json, as `transformers` reads them too."""
+        """Write tokenizer.json and tokenizer_config.json, as `transformers` reads them too.
+
+        A SentencePiece model that no tokenizer.json can express exactly is written as it was read.
+        """
         folder = Path(folder)
-        atomic_write(folder / "tokenizer.json", self.backend.to_str(pretty=True))
+        if self._source is None:
+            atomic_write(folder / "tokenizer.json", self.backend.to_str(pretty=True))
+        else:
+            atomic_write(folder / self._source.name, self._source.data)
         config = self.settings.to_config(adds_bos=self.adds_bos, adds_eos=bool(self._after))
         atomic_write(folder / "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
@@ -87,7 +105,8 @@ class Tokenizer:
         """16 hex digits that change when any encoding could change."""
         borders = [self.bos_id, self.eos_id, self._before, self._after]
         text = self.backend.to_str() + json.dumps(borders)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        data = b"" if self._source is None else self._source.data
+        return hashlib.sha256(text.encode() + data).hexdigest()[:16]
 
     def encode(self, text: str, *, bos: bool | None = None, special: bool = False) -> list[int]:
         """Token ids of `text`.
@@ -119,6 +138,7 @@ class Tokenizer:
 
     def _encode_batch(self, texts: list[str], *, special: bool) -> list[list[int]]:
         backend = self._marked if special else self._plain
+        texts = self._readied(texts, self.special_ids if special else frozenset())
         try:
             return [found.ids for found in backend.encode_batch_fast(texts, add_special_tokens=False)]
         except (TypeError, UnicodeEncodeError) as error:
@@ -135,7 +155,8 @@ class Tokenizer:
         key = frozenset(control)
         if key not in self._hidden:
             self._hidden[key] = with_hidden_names(self.backend, control)
-        return list(self._hidden[key].encode(text, add_special_tokens=False).ids)
+        (ready,) = self._readied([text], frozenset(), control)
+        return list(self._hidden[key].encode(ready, add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> str:
         """The text of `ids`.
@@ -151,6 +172,17 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """What an id adds inside a text, as bytes (maybe half a character); empty for an id without a token."""
         return self.pieces.piece(token_id, first=False) or b""
+
+    def _readied(self, texts: Sequence[str], marked: frozenset[int], hidden: Iterable[str] = ()) -> list[str]:
+        """The texts as the backend wants them; added tokens stay as they are, of the control ones those `marked`."""
+        if self._source is None or self._source.ready is None:
+            return list(texts)
+        added = self.backend.get_added_tokens_decoder().items()
+        names = {token.content for i, token in added if i in marked or not token.special} - self._source.ready.symbols
+        names |= {f"{HIDE_OPEN}{name}{HIDE_CLOSE}" for name in hidden}
+        found = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+        apart = re.compile(f"({found})") if found else None
+        return [self._source.ready(text, apart=apart) for text in texts]
 
     @cached_property
     def _marked(self) -> "tokenizers.Tokenizer":

@@ -11,14 +11,15 @@ from onehop.formats.family import family_of
 from onehop.formats.folder import CONFIG, Described, describe
 from onehop.formats.layout import Family
 from onehop.formats.table import claims, match
-from onehop.model.build import build, torch_dtype
+from onehop.model.build import torch_dtype
 from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
+from onehop.weights.memory import Report
 from onehop.weights.native import GENERATION, ends, write_json
 from onehop.weights.place import new_files, put_tokenizer
 from onehop.weights.quantised import dequantised
 from onehop.weights.safetensors_files import open_tensors, write_model
-from onehop.weights.transfer import dump, fill
+from onehop.weights.transfer import dump, fill, skeleton
 
 MAX_SHARD = 5_000_000_000  # bytes
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -34,13 +35,26 @@ def load_hf(
     return load_described(described, dtype=dtype, device=device)
 
 
-def load_described(described: Described, *, dtype: torch.dtype | str | None, device: torch.device | str) -> Transformer:
+def load_described(
+    described: Described,
+    *,
+    dtype: torch.dtype | str | None,
+    device: torch.device | str,
+    report: Report | None = None,
+) -> Transformer:
     """The model of a Hugging Face folder whose config has been read."""
     with open_tensors(described.folder) as files:
         tensors = dequantised(files, described.raw)
         table = described.tensors(tensors.entries)
         found = match(table, described.config, tensors.entries, where=str(tensors.where))
-        return fill(build(described.config, device="meta"), tensors, found, dtype=dtype, device=device)
+        return fill(
+            skeleton(described.config, where=described.folder),
+            tensors,
+            found,
+            dtype=dtype,
+            device=device,
+            report=report,
+        )
 
 
 def save_hf(

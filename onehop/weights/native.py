@@ -12,12 +12,13 @@ from onehop.config.model import ModelConfig
 from onehop.config.write import to_json
 from onehop.formats.folder import CONFIG, describe
 from onehop.formats.table import Claim, Matched, refuse_too_many_layers
-from onehop.model.build import build, torch_dtype
+from onehop.model.build import torch_dtype
 from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
+from onehop.weights.memory import Report
 from onehop.weights.place import new_files, put_tokenizer
 from onehop.weights.safetensors_files import SINGLE, TensorFiles, open_tensors, write_tensors
-from onehop.weights.transfer import dump, fill
+from onehop.weights.transfer import dump, fill, skeleton
 
 GENERATION, PROVENANCE = "generation_config.json", "provenance.json"
 
@@ -77,17 +78,22 @@ def load_native(
 
 
 def load_same_names(
-    config: ModelConfig, tensors: TensorFiles, *, dtype: torch.dtype | str | None, device: torch.device | str
+    config: ModelConfig,
+    tensors: TensorFiles,
+    *,
+    dtype: torch.dtype | str | None,
+    device: torch.device | str,
+    report: Report | None = None,
 ) -> Transformer:
     """A model whose tensors lie in the file under our own names."""
     refuse_too_many_layers(config, len(tensors.entries), where=str(tensors.where))
-    model = build(config, device="meta")
+    model = skeleton(config, where=tensors.where)
     needed = same_names(model)
     absent = {claim.ours[0] for claim in needed} - tensors.entries.keys()
     unclaimed = tensors.entries.keys() - {claim.ours[0] for claim in needed}
     if absent or unclaimed:
         raise CheckpointError.names(absent=absent, unclaimed=unclaimed, where=str(tensors.where))
-    return fill(model, tensors, Matched(needed), dtype=dtype, device=device)
+    return fill(model, tensors, Matched(needed), dtype=dtype, device=device, report=report)
 
 
 def same_names(model: Transformer) -> tuple[Claim, ...]:

@@ -11,9 +11,11 @@ from onehop.config.model import ModelConfig
 from onehop.formats.folder import Described, describe, read_json
 from onehop.formats.layout import Family
 from onehop.model.transformer import Transformer
+from onehop.text.sources import tokenizer_file
 from onehop.weights.generation import end_ids, settings
 from onehop.weights.hf import load_described
 from onehop.weights.locate import locate
+from onehop.weights.memory import Report
 from onehop.weights.native import PROVENANCE, load_same_names
 from onehop.weights.safetensors_files import open_tensors
 
@@ -43,28 +45,32 @@ def open_model(
     dtype: torch.dtype | str | None = None,
     device: torch.device | str = "cpu",
     parts: Iterable[str | Path] = (),
+    report: Report | None = None,
 ) -> Opened:
     """Open a folder (onehop's or Hugging Face's), a model that ships with onehop, or a hub name like 'org/model'.
 
     dtype None: the checkpoint's own. parts: files of the user's own parts; nothing that a folder names is ever run.
+    report gets one line before loading: the size of the files, of the loaded model, and of the free memory.
     """
     described = describe(locate(path), parts=parts)
     folder = described.folder
     return Opened(
-        model=_load(described, dtype=dtype, device=device),
+        model=_load(described, dtype=dtype, device=device, report=report),
         config=described.config,
         folder=folder,
         kind=described.kind,
         family=described.family,
-        tokenizer=folder if (folder / "tokenizer.json").is_file() else None,
+        tokenizer=None if tokenizer_file(folder) is None else folder,
         generation=settings(folder),
         eos_ids=end_ids(folder),
         provenance=read_json(folder / PROVENANCE) if (folder / PROVENANCE).is_file() else None,
     )
 
 
-def _load(described: Described, *, dtype: torch.dtype | str | None, device: torch.device | str) -> Transformer:
+def _load(
+    described: Described, *, dtype: torch.dtype | str | None, device: torch.device | str, report: Report | None
+) -> Transformer:
     if described.family is not None:
-        return load_described(described, dtype=dtype, device=device)
+        return load_described(described, dtype=dtype, device=device, report=report)
     with open_tensors(described.folder) as tensors:
-        return load_same_names(described.config, tensors, dtype=dtype, device=device)
+        return load_same_names(described.config, tensors, dtype=dtype, device=device, report=report)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from onehop.base.files import atomic_folder
+from onehop.text.sources import tokenizer_file
 from onehop.text.tokenizer import Tokenizer
 
 # What describes one model and would be wrong beside another: removed when a save does not replace it.
@@ -23,7 +24,10 @@ TOKENIZER = (
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "chat_template.json",
     "tokenizer.model",
+    "spiece.model",
+    "*.tiktoken",
     "vocab.json",
     "merges.txt",
 )
@@ -45,9 +49,10 @@ def new_files(folder: Path) -> Iterator[Path]:
     with atomic_folder(finished) as temporary:
         yield temporary
     names = {file.name for file in finished.iterdir()}
+    new_tokenizer = tokenizer_file(finished) is not None
     for name in sorted(names):
         os.replace(finished / name, folder / name)
-    for pattern in (*STALE, *(TOKENIZER if TOKENIZER[0] in names else ())):
+    for pattern in (*STALE, *(TOKENIZER if new_tokenizer else ())):
         for file in folder.glob(pattern):
             if file.name not in names:
                 file.unlink()
@@ -59,6 +64,5 @@ def put_tokenizer(folder: Path, tokenizer: Tokenizer | Path | None) -> None:
     if isinstance(tokenizer, Tokenizer):
         tokenizer.save(folder)
     elif tokenizer is not None:
-        for name in TOKENIZER:
-            if (tokenizer / name).is_file():
-                shutil.copyfile(tokenizer / name, folder / name)
+        for file in (file for pattern in TOKENIZER for file in tokenizer.glob(pattern)):
+            shutil.copyfile(file, folder / file.name)

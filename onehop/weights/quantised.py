@@ -69,6 +69,13 @@ class DequantisedFiles(TensorFiles):
         new = self.made[name]
         return new.make(*(self.files.read(part) for part in new.parts))
 
+    def read_into(self, name: str, out: Tensor) -> None:
+        """One tensor into `out`, as `out.copy_(read(name))`."""
+        if name in self.made:
+            out.copy_(self.read(name))
+        else:
+            self.files.read_into(name, out)
+
 
 def dequantised(files: TensorFiles, raw: dict[str, Any]) -> TensorFiles:
     """The files' tensors as plain numbers, by what config.json `raw` says. Raises CheckpointError for damaged pairs."""

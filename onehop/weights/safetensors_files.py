@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,8 @@ from onehop.formats.folder import read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
+BUFFER = 1 << 18  # numbers that are converted at a time
+MOST_AT_ONCE = 1 << 28  # bytes of one system call; Linux reads at most 2 GB
 MAX_NAME, MAX_DIMS = 500, 16  # far beyond any real tensor's
 DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
@@ -37,6 +40,10 @@ SIZES: Mapping[str, int] = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
     **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 1),
 }
+CONVERT = (
+    'python -c "import torch, safetensors.torch as s; s.save_file({k: v.clone().contiguous() for k, v in '
+    "torch.load('pytorch_model.bin', weights_only=True).items()}, 'model.safetensors')\""
+)
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -47,6 +54,7 @@ class Entry:
     dtype: str
     shape: tuple[int, ...]
     file: Path
+    begin: int = 0  # its first byte in the file
 
     @property
     def nbytes(self) -> int:
@@ -59,6 +67,7 @@ class TensorFiles:
     def __init__(self, entries: Mapping[str, Entry], where: Path):
         self.entries, self.where = entries, where
         self._open: dict[Path, Any] = {}
+        self._buffers: dict[torch.dtype, Tensor] = {}
 
     @property
     def nbytes(self) -> int:
@@ -84,11 +93,33 @@ class TensorFiles:
             raise CheckpointError(f"{file} is damaged ({error}). Get it again from its source.") from error
         return found
 
+    def read_into(self, name: str, out: Tensor) -> None:
+        """One tensor into `out`, which is contiguous and lies in the machine's own memory: as `out.copy_(read(name))`.
+
+        Pages of a mapped file come one by one, which takes twice as long as reading them; a few numbers at a time pass
+        through a buffer where the dtype changes.
+        """
+        entry = self.entries[name]
+        stored = DTYPES[entry.dtype]
+        with open(entry.file, "rb", buffering=0) as file:
+            file.seek(entry.begin)
+            if out.dtype == stored:
+                _read_numbers(file, out, entry)
+                return
+            # One buffer for all tensors: one for each would leave a hole between every two of them.
+            if stored not in self._buffers:
+                self._buffers[stored] = torch.empty(BUFFER, dtype=stored)
+            buffer = self._buffers[stored]
+            for part in out.view(-1).split(BUFFER):
+                _read_numbers(file, buffer[: part.numel()], entry)
+                part.copy_(buffer[: part.numel()])
+
     def close(self) -> None:
         """Let the files go."""
         for handle in self._open.values():
             handle.__exit__(None, None, None)
         self._open.clear()
+        self._buffers.clear()
 
     def __enter__(self) -> "TensorFiles":
         return self
@@ -97,6 +128,16 @@ class TensorFiles:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _read_numbers(file: RawIOBase, out: Tensor, entry: Entry) -> None:
+    """The next bytes of a file as the numbers of `out`."""
+    left = memoryview(out.view(-1).view(torch.uint8).numpy().data)
+    while left:
+        n = file.readinto(left[:MOST_AT_ONCE])
+        if not n:
+            raise _damaged(entry.file, "it ends inside its data")
+        left = left[n:]
 
 
 def open_tensors(folder: Path) -> TensorFiles:
@@ -109,7 +150,7 @@ def open_tensors(folder: Path) -> TensorFiles:
     if pickles:
         raise CheckpointError(
             f"{folder} holds its weights as a pickle ({pickles[0]}), which can run foreign code when it is opened and "
-            "is never read. Get the model's safetensors files, or convert it where you trust it."
+            f"is never read. Get the model's safetensors files, or convert it without running it: {CONVERT}"
         )
     raise CheckpointError(
         f"{folder} holds no {SINGLE} and no {INDEX}: its weights are missing. Get them from its source."
@@ -154,7 +195,7 @@ def _entry(file: Path, name: str, row: Any, room: int) -> Entry:
         raise _damaged(file, f"its header gives {name} an impossible shape or place")
     if end > room:
         raise _damaged(file, f"{name} should end after {end} bytes of data, but there are only {room}")
-    entry = Entry(dtype, shape, file)
+    entry = Entry(dtype, shape, file, file.stat().st_size - room + begin)
     if entry.nbytes != end - begin:
         raise _damaged(
             file, f"{name} is {dtype} {list(shape)}, {entry.nbytes} bytes, but {end - begin} are set aside for it"

@@ -1,5 +1,6 @@
 """Tensors from files into a model and back, claim by claim."""
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -7,11 +8,24 @@ import torch
 from torch import Tensor
 
 from onehop.base.errors import CheckpointError, ConfigError
+from onehop.config.model import ModelConfig
 from onehop.formats.table import Claim, Matched
-from onehop.model.build import torch_dtype
+from onehop.model.build import build, torch_dtype
 from onehop.model.transformer import Transformer
+from onehop.weights.memory import Report, refuse_what_does_not_fit
 from onehop.weights.ops import OPS
 from onehop.weights.safetensors_files import DTYPES, TensorFiles
+
+
+def skeleton(config: ModelConfig, *, where: Path) -> Transformer:
+    """The model of a config that was found in a file, without weights. Raises CheckpointError for impossible sizes."""
+    try:
+        return build(config, device="meta")
+    except (RuntimeError, TypeError, OverflowError) as error:  # sizes that torch's own numbers cannot hold
+        reason = (str(error).splitlines() or [""])[0][:120]
+        raise CheckpointError(
+            f"{where}: the config asks for tensors larger than any can be ({reason}). Get it again from its source."
+        ) from error
 
 
 def fill(
@@ -21,27 +35,34 @@ def fill(
     *,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str = "cpu",
+    report: Report | None = None,
 ) -> Transformer:
     """Give a model that was built on the meta device the weights of a file, and set it to evaluation mode.
 
     dtype None: the file's own. Buffers keep the type that the model gives them (counts, float32 biases of routers).
     Each tensor is read straight into its final place: the peak is the model and one tensor.
-    Shapes are compared with the headers before anything is read.
+    Shapes are compared with the headers, and the size with the free memory, before anything is read. `report` gets one
+    line about the latter.
     """
     check_device(device)
     check_shapes(model, tensors, matched)
-    check_twins(tensors, matched.twins)
     to = tensors.dtype() if dtype is None else torch_dtype(dtype)
+    refuse_what_does_not_fit(model, dtype=to, device=device, stored=tensors.nbytes, where=tensors.where, report=report)
+    check_twins(tensors, matched.twins)
     buffers = {name: buffer.dtype for name, buffer in model.named_buffers()}
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     weights = {name: torch.zeros(shapes[name], dtype=buffers.get(name, to), device=device) for name in matched.zeros}
     for claim in matched.claims:
         found = OPS.get(claim.op).load([tensors.read(name) for name in claim.theirs], claim.sizes)
-        for name, tensor in zip(claim.ours, found, strict=True):
-            owned = torch.empty(
-                tensor.shape, dtype=buffers.get(name, to), device=device
-            )  # not a view of the file, which may change
-            weights[name] = _fitting(name, owned.copy_(tensor), tensor, where=tensors.where)
+        stored = claim.theirs if claim.op == "same" else (None,) * len(found)  # as it is: what `read_into` is for
+        for name, tensor, same in zip(claim.ours, found, stored, strict=True):
+            # Not a view of the file, which may change.
+            owned = torch.empty(tensor.shape, dtype=buffers.get(name, to), device=device)
+            if same is not None and owned.device.type == "cpu" and tensors.entries[same].dtype in DTYPES:
+                tensors.read_into(same, owned)
+            else:
+                owned.copy_(tensor)
+            weights[name] = _fitting(name, owned, tensor, where=tensors.where)
     model.load_state_dict(weights, assign=True)
     return model.eval()
 
@@ -49,15 +70,20 @@ def fill(
 def _fitting(name: str, owned: Tensor, source: Tensor, *, where: Path) -> Tensor:
     """The converted tensor, unless it holds NaN, or a number became infinite: float16 ends at 65504.
 
-    NaN has to be found here: PyTorch's attention kernel takes a row of NaN scores for one that sees nothing.
+    NaN has to be found here: PyTorch's attention kernel takes a row of NaN scores for one that sees nothing. (A sum in
+    its own dtype is added up in float32, and makes no copy.)
     """
-    if owned.is_floating_point() and owned.sum(dtype=torch.float32).isnan() and owned.isnan().any():
+    if owned.is_floating_point() and owned.sum().isnan() and owned.isnan().any():
         raise CheckpointError(f"{where}: {name} holds NaN: the weights are damaged. Get them again from their source.")
-    if owned.dtype == torch.float16 and source.dtype != torch.float16 and owned.isinf().any():
+    if owned.dtype == torch.float16 and source.dtype != torch.float16 and _has_infinity(owned):
         largest = float(source.abs().max())
         if largest < float("inf"):
             raise CheckpointError(f"{name} reaches {largest:g}, which float16 cannot hold. Use bfloat16 or float32.")
     return owned
+
+
+def _has_infinity(tensor: Tensor) -> bool:
+    return tensor.numel() > 0 and any(map(math.isinf, (float(end) for end in tensor.aminmax())))
 
 
 def dump(

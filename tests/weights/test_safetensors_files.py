@@ -1,6 +1,7 @@
 """Safetensors files are read and written bit for bit; a damaged one is refused with its name and what is wrong."""
 
 import json
+import os
 import struct
 import tempfile
 from pathlib import Path
@@ -58,6 +59,27 @@ def test_what_was_read_does_not_change_with_the_file(tmp_path):
         file.seek(200)
         file.write(b"\xff" * 2000)
     assert torch.equal(found["a"], before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_reading_into_memory_of_ones_own_equals_reading_from_the_mapped_file(tmp_path, dtype, monkeypatch):
+    """Also through a buffer that is smaller than the tensor, and from the middle of a file."""
+    monkeypatch.setattr("onehop.weights.safetensors_files.BUFFER", 7)
+    write_tensors(tmp_path / "model.safetensors", {n: t.to(dtype) for n, t in some(a=(9, 5), b=(), c=(0, 3)).items()})
+    with open_tensors(tmp_path) as found:
+        for to in (torch.float64, torch.float32, torch.bfloat16):
+            for name, entry in found.entries.items():
+                out = torch.full(entry.shape, 7.0, dtype=to)
+                found.read_into(name, out)
+                assert torch.equal(out, found.read(name).to(to))
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path):
+    write_tensors(tmp_path / "model.safetensors", some(a=(100,)))
+    with open_tensors(tmp_path) as found:
+        os.truncate(tmp_path / "model.safetensors", 200)
+        with pytest.raises(CheckpointError, match="it ends inside its data"):
+            found.read_into("a", torch.empty(100))
 
 
 def test_one_file_or_shards_hold_the_same_tensors(tmp_path):
