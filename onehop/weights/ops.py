@@ -110,6 +110,19 @@ class Turned:
         return torch.cat([order(turning).flatten(1, 2), still], dim=1).reshape(w.shape)
 
 
+class PlusOne:
+    """Weights of a norm that are stored around 1 there and around 0 here; the sum is taken in float32.
+
+    It is undone bit for bit wherever float32 holds 1 + w exactly, as it does for every bfloat16 w from 2^-16 on.
+    """
+
+    def load(self, theirs: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [w.float() - 1 for w in theirs]
+
+    def save(self, ours: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [w.float() + 1 for w in ours]
+
+
 OPS: Choices[Operation] = Choices(
     "weight operation",
     {
@@ -120,5 +133,6 @@ OPS: Choices[Operation] = Choices(
         "stack": Stack(),
         "grouped_qkv": GroupedQKV(),
         "turned": Turned(),
+        "plus_one": PlusOne(),
     },
 )

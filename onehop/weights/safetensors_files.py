@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -51,6 +51,19 @@ class Entry:
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * SIZES[self.dtype]
+
+
+class Tensors(Protocol):
+    """The tensors of a checkpoint, in files of whatever format."""
+
+    entries: Mapping[str, Entry]
+    where: Path
+
+    def dtype(self) -> torch.dtype:
+        """The dtype that a model takes where none is asked for."""
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, maybe as a view of a mapped file: copy it before the files are closed."""
 
 
 class TensorFiles:

@@ -11,12 +11,12 @@ from onehop.formats.table import Claim, Matched
 from onehop.model.build import torch_dtype
 from onehop.model.transformer import Transformer
 from onehop.weights.ops import OPS
-from onehop.weights.safetensors_files import DTYPES, TensorFiles
+from onehop.weights.safetensors_files import DTYPES, Tensors
 
 
 def fill(
     model: Transformer,
-    tensors: TensorFiles,
+    tensors: Tensors,
     matched: Matched,
     *,
     dtype: torch.dtype | str | None = None,
@@ -81,7 +81,7 @@ def check_device(device: torch.device | str) -> None:
         raise ConfigError(f"device={str(device)!r} cannot be used here: {reason}. Use cpu.") from error
 
 
-def check_shapes(model: Transformer, tensors: TensorFiles, claims: Sequence[Claim]) -> None:
+def check_shapes(model: Transformer, tensors: Tensors, claims: Sequence[Claim]) -> None:
     """Compare the headers with what the model needs. Raises CheckpointError naming each tensor with both shapes."""
     weights = model.state_dict()
     needed = {name for claim in claims for name in claim.ours}
@@ -104,7 +104,7 @@ def check_shapes(model: Transformer, tensors: TensorFiles, claims: Sequence[Clai
         )
 
 
-def check_twins(tensors: TensorFiles, twins: Iterable[tuple[str, str]]) -> None:
+def check_twins(tensors: Tensors, twins: Iterable[tuple[str, str]]) -> None:
     """A tensor that repeats another one must be equal to it: quietly picking one of the two could be the wrong one."""
     for name, of in twins:
         if not torch.equal(tensors.read(name), tensors.read(of)):
