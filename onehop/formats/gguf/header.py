@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onehop.base.errors import CheckpointError
+from onehop.formats.keys import plain
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -152,7 +153,7 @@ def _read(reader: _Reader) -> Header:
     for _ in range(n_keys):
         key = reader.string(MAX_KEY)
         if key in metadata or not key.isprintable():
-            raise _damaged(reader.file, f"the key {key!r} is there twice, or is no key")
+            raise _damaged(reader.file, f"the key {plain(key)} is there twice, or is no key")
         metadata[key] = reader.value(reader.take("I"))
     rows = dict(_named(reader, _row(reader)) for _ in range(n_tensors))
     return Header(reader.file, metadata, _places(reader, rows, metadata.get(ALIGNMENT, 32)))
@@ -162,7 +163,7 @@ def _row(reader: _Reader) -> tuple[str, tuple[tuple[int, ...], int, int]]:
     name = reader.string(MAX_KEY)
     n_dims = reader.take("I")
     if n_dims > MAX_DIMS:
-        raise _damaged(reader.file, f"{name[:MAX_KEY]!r} has {n_dims} dimensions")
+        raise _damaged(reader.file, f"{plain(name)} has {n_dims} dimensions")
     shape = tuple(reader.take("Q") for _ in range(n_dims))[::-1]  # the file names the shortest stride first
     return name, (shape, reader.take("I"), reader.take("Q"))
 
@@ -184,18 +185,18 @@ def _places(reader: _Reader, rows: Mapping[str, Any], alignment: Any) -> dict[st
         if kind not in TYPES:
             known = ", ".join(sorted(row[0] for row in TYPES.values()))
             raise CheckpointError(
-                f"{reader.file}: {name} has the type number {kind}, which is not known. Known: {known}."
+                f"{reader.file}: {plain(name)} has the type number {kind}, which is not known. Known: {known}."
             )
         type_, block, width = TYPES[kind]
         if not shape or 0 in shape or shape[-1] % block or any(n >= 2**48 for n in shape):
-            raise _damaged(reader.file, f"{name} has the impossible shape {list(shape)} for {type_}")
+            raise _damaged(reader.file, f"{plain(name)} has the impossible shape {list(shape)} for {type_}")
         nbytes, begin = prod(shape) // block * width, start + offset
         if begin < end:
-            raise _damaged(reader.file, f"{name} begins at byte {begin}, inside {before}")
+            raise _damaged(reader.file, f"{plain(name)} begins at byte {begin}, inside {before}")
         if begin + nbytes > size:
-            raise _damaged(reader.file, f"{name} should end at byte {begin + nbytes}, but the file has {size}")
+            raise _damaged(reader.file, f"{plain(name)} should end at byte {begin + nbytes}, but the file has {size}")
         places[name] = Place(type_, shape, begin, nbytes)
-        end, before = begin + nbytes, name
+        end, before = begin + nbytes, plain(name)
     return {name: places[name] for name in rows}
 
 
