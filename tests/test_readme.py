@@ -34,6 +34,7 @@ SAYS = {
     "--alternatives": "rivals",
     "onehop eval": "bits per byte",
     "onehop verify": "9 of 9 checks hold",
+    "onehop convert": "wrote mine.gguf (gguf, q8_0",
     "onehop list  ": "fables-tiny",
     "onehop list keys": "train.lr ",
 }

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from onehop.cli import options as o
-from onehop.cli.common import Json, beside, machines, new_app, standard_input
+from onehop.cli.common import Json, beside, machines, new_app, place_of, standard_input
 from onehop.cli.generate import show_settings
 from onehop.lm import LanguageModel, load
 
@@ -38,7 +38,7 @@ def chat(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, stop=stop, seed=seed,
     )  # fmt: skip
-    lm = load(model, dtype=dtype, device=device, kernel=kernel, parts=parts or [], report=beside(json))
+    lm = load(place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], report=beside(json))
     said: list[dict[str, Any]] = [{"role": "system", "content": system}] if system is not None else []
     lm.encode_chat([*said, {"role": "user", "content": ""}])  # refuses at once where there is no template
     if verbose:

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -41,6 +42,16 @@ def beside(as_json: bool) -> Callable[[str], None]:
 def machines(value: Any) -> None:
     """Print one JSON value; infinities and NaN, which JSON lacks, become null."""
     typer.echo(json.dumps(_finite(value), ensure_ascii=False))
+
+
+def place_of(model: str) -> Path:
+    """Where a model lies on this disk; where a folder of GGUF files was named, standard error tells which is taken."""
+    from onehop.weights.locate import locate  # here: help does not wait for torch
+
+    place = locate(model)
+    if place.is_file() and place != Path(model):
+        typer.echo(f"(taking {place.name})", err=True)
+    return place
 
 
 def standard_input() -> str:

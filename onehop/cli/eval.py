@@ -7,7 +7,7 @@ import typer
 
 from onehop.base.errors import DataError
 from onehop.cli import options as o
-from onehop.cli.common import Json, beside, machines, new_app, people
+from onehop.cli.common import Json, beside, machines, new_app, people, place_of
 from onehop.data.sources import Source, open_source
 from onehop.lm import Evaluation, load
 
@@ -36,7 +36,7 @@ def evaluate(
     if files and (documents, seed) != (None, None):
         raise DataError("--documents and --seed choose from a built-in corpus; files are read whole. Leave them out.")
     source = _corpus(corpus, documents, seed) if corpus else open_source(files=files or ())
-    lm = load(model, dtype=dtype, device=device, kernel=kernel, parts=parts or [], report=beside(json))
+    lm = load(place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], report=beside(json))
     with people(json).status(f"reading {source.description}"):
         texts = list(source)
         found = lm.evaluate(texts, stride=stride)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from onehop.base.errors import RequestError
 from onehop.cli import options as o
-from onehop.cli.common import Json, beside, machines, new_app, people, standard_input, table
+from onehop.cli.common import Json, beside, machines, new_app, people, place_of, standard_input, table
 from onehop.generate.sample import TokenLogprob
 from onehop.lm import Completion, LanguageModel, load
 
@@ -46,7 +46,7 @@ def generate(
         repetition_penalty=repetition_penalty, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
         stop=stop, seed=seed, ignore_eos=ignore_eos, logprobs=alternatives,
     )  # fmt: skip
-    lm = load(model, dtype=dtype, device=device, kernel=kernel, parts=parts or [], report=beside(json))
+    lm = load(place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], report=beside(json))
     if verbose:
         show_settings(lm, options)
     _answer(lm, texts, options, json=json)

@@ -18,6 +18,7 @@ COMMANDS = {
     "generate": ("onehop.cli.generate", "continue a prompt"),
     "chat": ("onehop.cli.chat", "talk with a model in the terminal"),
     "eval": ("onehop.cli.eval", "loss, perplexity and bits per byte of a model on text"),
+    "convert": ("onehop.cli.convert", "write a model as a Hugging Face folder, a onehop folder or a GGUF file"),
     "verify": ("onehop.cli.verify", "check on this machine that every fast path equals the plain definition"),
     "list": (
         "onehop.cli.listing",

@@ -6,7 +6,10 @@ from typing import Annotated, Any
 import typer
 
 Model = Annotated[
-    str, typer.Argument(help="a onehop run, a Hugging Face folder, a shipped model (onehop list models) or a hub name")
+    str,
+    typer.Argument(
+        help="a onehop run, a Hugging Face folder, a .gguf file, a shipped model (onehop list models), a hub name"
+    ),
 ]
 DType = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64 (left out: the checkpoint's)")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or mps")]

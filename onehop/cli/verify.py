@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from onehop.cli import options as o
-from onehop.cli.common import Json, beside, machines, new_app, people
+from onehop.cli.common import Json, beside, machines, new_app, people, place_of
 from onehop.lm import load
 from onehop.lm.verify import Check
 from onehop.lm.verify import verify as run_checks
@@ -24,7 +24,7 @@ def verify(
 ) -> int:
     """Check here, on this checkpoint, that every fast path equals the plain definition; exit code 1 if not."""
     console = people(json)
-    lm = load(model, dtype=dtype, device=device, parts=parts or [], report=beside(json))
+    lm = load(place_of(model), dtype=dtype, device=device, parts=parts or [], report=beside(json))
     checks = run_checks(lm, seed=seed, report=lambda check: console.print(_line(check), markup=False, soft_wrap=True))
     failed = [check for check in checks if check.passed is False]
     if json:

@@ -11,26 +11,28 @@ from onehop.base.trust import leads_out, too_large
 from onehop.config.model import ModelConfig
 from onehop.config.read import model_from_dict
 from onehop.formats.family import family_for, text_part
+from onehop.formats.gguf import Header, architecture_of, read_config, read_header
 from onehop.formats.inside import Whole
 from onehop.formats.layout import Family
 from onehop.formats.table import Row
 
-CONFIG = "config.json"
+CONFIG, GGUF = "config.json", ".gguf"
 
 
 @dataclass(frozen=True)
 class Described:
-    """What a folder's config.json says. `family` is None for onehop's own folders.
+    """What a folder's config.json says, or a GGUF file's header. `family` is None for onehop's own folders.
 
     `whole` is the larger model of which `config` and `family` are the text part.
     """
 
-    folder: Path
-    kind: Literal["onehop", "hf"]
+    folder: Path  # or the file
+    kind: Literal["onehop", "hf", "gguf"]
     config: ModelConfig
     family: Family | None
     raw: dict[str, Any]
     whole: Whole | None = None
+    header: Header | None = None  # of a GGUF file
 
     def tensors(self, names: Iterable[str]) -> Sequence[Row]:
         """The table that holds for a file with these tensor names."""
@@ -40,11 +42,16 @@ class Described:
 
 
 def describe(folder: str | Path, *, parts: Iterable[str | Path] = ()) -> Described:
-    """Read the config of a model's folder. `parts` are the user's own files for onehop's folders that need them.
+    """Read the config of a model's folder, or of a GGUF file.
+
+    `parts` are the user's own files for onehop's folders that need them.
 
     Raises CheckpointError for a folder without a config.json, and for every key that cannot be honoured.
     """
     folder = Path(folder)
+    if folder.suffix == GGUF and folder.is_file():
+        header = read_header(folder)
+        return Described(folder, "gguf", read_config(header), architecture_of(header), {}, header=header)
     if not (folder / CONFIG).is_file():
         raise CheckpointError(_no_config(folder))
     if (link := leads_out(folder)) is not None:
@@ -81,10 +88,7 @@ def read_json(file: Path) -> dict[str, Any]:
 def _no_config(folder: Path) -> str:
     if not folder.is_dir():
         return f"{folder} is no folder. Give a folder that holds config.json and model.safetensors."
-    if any(folder.glob("*.gguf")):
-        return (
-            f"{folder} holds a GGUF file, which is not supported yet. Give a folder with config.json and safetensors."
-        )
     return (
-        f"{folder} holds no config.json, so it is no model. Give a folder that holds config.json and model.safetensors."
+        f"{folder} holds no config.json, so it is no model. Give a folder that holds config.json and "
+        "model.safetensors, or a GGUF file."
     )

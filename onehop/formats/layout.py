@@ -69,6 +69,10 @@ class Family:
 
         return tuple(respelled(row, spell) for row in self.tensors)
 
+    def identity(self) -> Json:
+        """The keys that say whose file it is."""
+        return {"architectures": [self.architecture], "model_type": self.name}
+
     def read_config(self, raw: Json) -> ModelConfig:
         """Their config.json as our config. Raises CheckpointError for every key that cannot be honoured."""
         paths = read_keys(self.keys, renamed(raw, self.aliases), title=self.title)
@@ -91,7 +95,7 @@ class Family:
             raise self._refusal(config, leaf, value)
         for text in self.limits(config):
             raise ConfigError(f"{text} {self._way_out()}")
-        raw = {"architectures": [self.architecture], "model_type": self.name, **write_keys(self.keys, config)}
+        raw = {**self.identity(), **write_keys(self.keys, config)}
         try:
             again = self.read_config(raw)
         except CheckpointError as error:

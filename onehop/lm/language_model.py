@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from operator import index
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from onehop.base.errors import CheckpointError, RequestError
 from onehop.config.model import ModelConfig
@@ -23,6 +23,7 @@ from onehop.parts.score import KERNELS
 from onehop.text.chat import Message, encode_chat
 from onehop.text.sources import tokenizer_file
 from onehop.text.tokenizer import Tokenizer
+from onehop.weights.gguf import save_gguf
 from onehop.weights.hf import save_hf
 from onehop.weights.native import save_native
 
@@ -154,20 +155,31 @@ class LanguageModel:
         """Loss, perplexity and bits per byte of texts (or one); see `scoring.evaluate`."""
         return scoring.evaluate(self, [texts] if isinstance(texts, str) else texts, stride=stride)
 
-    def save(self, folder: str | Path, *, format: Literal["hf", "onehop"] = "onehop") -> None:
-        """Write the model and all that belongs to it: onehop's own folder, or one that `transformers` opens too ("hf").
+    def save(
+        self,
+        path: str | Path,
+        *,
+        format: str = "onehop",
+        dtype: str | None = None,
+    ) -> None:
+        """Write the model and all that belongs to it.
 
-        Raises ConfigError, naming what, where the Hugging Face layout cannot express the model.
+        As onehop's own folder, one that `transformers` opens too ("hf"), or a file that llama.cpp runs ("gguf"). dtype
+        None: the model's own; a GGUF file may also be q8_0. Raises ConfigError, naming what, where the layout cannot
+        express the model.
         """
         copied = self.folder is not None and tokenizer_file(self.folder) is not None
         tokenizer = self.folder if copied else self.tokenizer
-        more: dict[str, Any] = {"tokenizer": tokenizer, "generation": self._generation_config()}
+        more: dict[str, Any] = {"tokenizer": tokenizer, "generation": self._generation_config(), "dtype": dtype}
         if format == "hf":
-            save_hf(self.model, folder, family=self.family, **more)
+            save_hf(self.model, path, family=self.family, **more)
         elif format == "onehop":
-            save_native(self.model, folder, provenance=self.provenance, **more)
+            save_native(self.model, path, provenance=self.provenance, **more)
+        elif format == "gguf":
+            ends = tuple(sorted(self.eos_ids))
+            save_gguf(self.model, path, tokenizer=self.tokenizer, dtype=dtype, family=self.family, end_ids=ends)
         else:
-            raise CheckpointError(f"format={format!r} cannot be written. Use hf or onehop.")
+            raise CheckpointError(f"format={format!r} cannot be written. Use hf, onehop or gguf.")
 
     def _generation_config(self) -> dict[str, Any]:
         """What the model came with, and its own end and start tokens."""

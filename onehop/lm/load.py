@@ -24,16 +24,19 @@ def load(
     prepare: bool | None = None,
     report: Report | None = None,
 ) -> LanguageModel:
-    """A model with its tokenizer and defaults: a onehop folder, a Hugging Face folder, a shipped model or a hub name.
+    """A model with its tokenizer and defaults.
 
-    dtype None: the checkpoint's own. kernel: how attention is computed (auto, plain, tiled or fused). parts: files with
-    your own parts. prepare: keep a second copy of the weights in the layout that this CPU multiplies fastest (None: if
-    it takes no more than a quarter of the machine's memory). report: is told, before loading, in one line, the size of
-    the files, of the loaded model and of the free memory; what is larger than that is refused.
+    From a onehop folder, a Hugging Face folder, a GGUF file, a shipped model or a hub name. dtype None: the
+    checkpoint's own (float32 where a GGUF file is quantised). kernel: how attention is computed (auto, plain, tiled or
+    fused). parts: files with your own parts. prepare: keep a second copy of the weights in the layout that this CPU
+    multiplies fastest (None: if it takes no more than a quarter of the machine's memory). report: is told, before
+    loading, in one line, the size of the files, of the loaded model and of the free memory; what is larger than that is
+    refused.
     """
     parts = tuple(parts)
     opened = open_model(path, dtype=dtype, device=device, parts=parts, report=report)
-    tokenizer = None if opened.tokenizer is None else Tokenizer.load(opened.tokenizer)
+    found = opened.tokenizer
+    tokenizer = Tokenizer.load(found) if isinstance(found, Path) else found
     named = frozenset() if tokenizer is None else tokenizer.eos_ids
     return LanguageModel(
         opened.model,
@@ -42,7 +45,7 @@ def load(
         start_id=_start(opened) if opened.config.encoder is not None else None,
         generation_config=opened.generation,
         provenance=opened.provenance,
-        folder=opened.folder,
+        folder=None if opened.kind == "gguf" else opened.folder,
         family=opened.family,
         parts=parts,
         kernel=kernel,

@@ -76,7 +76,7 @@ class Tokenizer:
             atomic_write(folder / "tokenizer.json", self.backend.to_str(pretty=True))
         else:
             atomic_write(folder / self._source.name, self._source.data)
-        config = self.settings.to_config(adds_bos=self.adds_bos, adds_eos=bool(self._after))
+        config = self.settings.to_config(adds_bos=self.adds_bos, adds_eos=self.adds_eos)
         atomic_write(folder / "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
     @cached_property
@@ -93,6 +93,11 @@ class Tokenizer:
     def adds_bos(self) -> bool:
         """Whether the checkpoint's own rule begins a text with its begin token."""
         return self.bos_id is not None and self.bos_id in self._before
+
+    @property
+    def adds_eos(self) -> bool:
+        """Whether it ends a text with its end token."""
+        return bool(self._after)
 
     @property
     def chat_template(self) -> str | None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from onehop.base.errors import CheckpointError, did_you_mean
 from onehop.base.shipped import shipped, shipped_names
+from onehop.formats.folder import CONFIG, GGUF
+from onehop.weights.gguf import pick
 from onehop.weights.safetensors_files import CONVERT, INDEX, SINGLE
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model", "spiece.model", "*.tiktoken"]
@@ -13,19 +15,20 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
 
 
 def locate(path: str | Path) -> Path:
-    """The folder of a model: a path, a name that ships with onehop, or a hub name (from the local cache, or fetched).
+    """The folder of a model, or its GGUF file, on this disk.
+
+    Given a path, a name that ships with onehop, or a hub name (from the local cache, or fetched). In a folder without a
+    config.json a GGUF file is taken, as `gguf.pick` has it.
 
     A hub name may end in @revision (a branch, a tag or a commit). huggingface_hub's own settings hold: the cache, the
-    token, working offline.
-
-    Raises CheckpointError, in one line, for what is none of these.
+    token, working offline. Raises CheckpointError, in one line, for what is none of these.
     """
     given, place = str(path), Path(path)
-    if place.suffix == ".gguf":
-        raise CheckpointError(
-            f"{given} is a GGUF file, which is not supported yet. Give a folder with config.json and safetensors."
-        )
     if place.is_dir():
+        return place if (place / CONFIG).is_file() else pick(place) or place
+    if place.suffix == GGUF:
+        if not place.is_file():
+            raise CheckpointError(f"{given} does not exist. Give a GGUF file, or a folder that holds a model.")
         return place
     if place.is_file():
         raise CheckpointError(f"{given} is a file. Give the folder that holds config.json and model.safetensors.")

@@ -9,9 +9,13 @@ import torch
 
 from onehop.config.model import ModelConfig
 from onehop.formats.folder import Described, describe, read_json
+from onehop.formats.gguf.architecture import layout_of
+from onehop.formats.gguf.tokenizer import read_tokenizer
 from onehop.formats.layout import Family
 from onehop.model.transformer import Transformer
 from onehop.text.sources import tokenizer_file
+from onehop.text.tokenizer import Tokenizer
+from onehop.weights import gguf
 from onehop.weights.generation import end_ids, settings
 from onehop.weights.hf import load_described
 from onehop.weights.locate import locate
@@ -22,18 +26,19 @@ from onehop.weights.safetensors_files import open_tensors
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A model and what its folder says about it.
+    """A model and what its folder, or its GGUF file, says about it.
 
-    `family` is the Hugging Face layout it came in (None: onehop's own). `tokenizer` is the folder that holds one, if
-    any. `generation` is what its generation_config.json holds; `eos_ids` has every end token and who names it.
+    `family` is the Hugging Face layout it came in, or could have (None: another). `tokenizer` is the folder that holds
+    one, or the one in the file, if any. `generation` is what its generation_config.json holds; `eos_ids` has every end
+    token and who names it.
     """
 
     model: Transformer
     config: ModelConfig
     folder: Path
-    kind: Literal["onehop", "hf"]
+    kind: Literal["onehop", "hf", "gguf"]
     family: Family | None
-    tokenizer: Path | None
+    tokenizer: Path | Tokenizer | None
     generation: Mapping[str, Any]
     eos_ids: Mapping[int, str]
     provenance: Mapping[str, Any] | None
@@ -47,13 +52,15 @@ def open_model(
     parts: Iterable[str | Path] = (),
     report: Report | None = None,
 ) -> Opened:
-    """Open a folder (onehop's or Hugging Face's), a model that ships with onehop, or a hub name like 'org/model'.
+    """Open a folder (onehop's or Hugging Face's), a GGUF file, a model that ships with onehop, or a hub name.
 
     dtype None: the checkpoint's own. parts: files of the user's own parts; nothing that a folder names is ever run.
     report gets one line before loading: the size of the files, of the loaded model, and of the free memory.
     """
     described = describe(locate(path), parts=parts)
     folder = described.folder
+    if described.kind == "gguf":
+        return _gguf(described, dtype=dtype, device=device, report=report)
     return Opened(
         model=_load(described, dtype=dtype, device=device, report=report),
         config=described.config,
@@ -64,6 +71,27 @@ def open_model(
         generation=settings(folder),
         eos_ids=end_ids(folder),
         provenance=read_json(folder / PROVENANCE) if (folder / PROVENANCE).is_file() else None,
+    )
+
+
+def _gguf(
+    described: Described, *, dtype: torch.dtype | str | None, device: torch.device | str, report: Report | None
+) -> Opened:
+    """The tokenizer is read first: what it cannot be read for is known before the weights are."""
+    assert described.header is not None, "a GGUF file was described by its header"
+    tokenizer = read_tokenizer(described.header)
+    generation = gguf.generation_of(described.header.metadata, tokenizer)
+    where = described.folder.name
+    return Opened(
+        model=gguf.load_described(described, dtype=dtype, device=device, report=report),
+        config=described.config,
+        folder=described.folder,
+        kind="gguf",
+        family=None if described.family is None else layout_of(described.family, described.config),
+        tokenizer=tokenizer,
+        generation=generation,
+        eos_ids=dict.fromkeys(sorted(tokenizer.eos_ids), where) if tokenizer is not None else {},
+        provenance=None,
     )
 
 

@@ -150,6 +150,19 @@ class TurnedLast(Turned):
         return torch.cat([still, order(turning).flatten(1, 2)], dim=1).flatten(0, 1)
 
 
+class PlusOne:
+    """Weights of a norm that are stored around 1 there and around 0 here; the sum is taken in float32.
+
+    It is undone bit for bit wherever float32 holds 1 + w exactly, as it does for every bfloat16 w from 2^-16 on.
+    """
+
+    def load(self, theirs: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [w.float() - 1 for w in theirs]
+
+    def save(self, ours: Sequence[Tensor], sizes: Sizes) -> list[Tensor]:
+        return [w.float() + 1 for w in ours]
+
+
 OPS: Choices[Operation] = Choices(
     "weight operation",
     {
@@ -164,5 +177,6 @@ OPS: Choices[Operation] = Choices(
         "grouped_qkv": GroupedQKV(),
         "turned": Turned(),
         "turned_last": TurnedLast(),
+        "plus_one": PlusOne(),
     },
 )

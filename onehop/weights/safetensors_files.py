@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -61,6 +61,26 @@ class Entry:
         return math.prod(self.shape) * SIZES[self.dtype]
 
 
+class Tensors(Protocol):
+    """The tensors of a checkpoint, in files of whatever format."""
+
+    entries: Mapping[str, Entry]
+    where: Path
+
+    def dtype(self) -> torch.dtype:
+        """The dtype that a model takes where none is asked for."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors in the files."""
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, maybe as a view of a mapped file: copy it before the files are closed."""
+
+    def read_into(self, name: str, out: Tensor) -> None:
+        """One tensor into `out`, as `out.copy_(read(name))`."""
+
+
 class TensorFiles:
     """The tensors of a checkpoint by name: `entries` from the headers, `read` one at a time. A context manager."""
 
@@ -94,12 +114,15 @@ class TensorFiles:
         return found
 
     def read_into(self, name: str, out: Tensor) -> None:
-        """One tensor into `out`, which is contiguous and lies in the machine's own memory: as `out.copy_(read(name))`.
+        """One tensor into `out`, which is contiguous, as `out.copy_(read(name))`.
 
-        Pages of a mapped file come one by one, which takes twice as long as reading them; a few numbers at a time pass
-        through a buffer where the dtype changes.
+        Pages of a mapped file come one by one, which takes twice as long as reading them into the machine's own memory;
+        a few numbers at a time pass through a buffer where the dtype changes.
         """
         entry = self.entries[name]
+        if out.device.type != "cpu" or entry.dtype not in DTYPES:
+            out.copy_(self.read(name))
+            return
         stored = DTYPES[entry.dtype]
         with open(entry.file, "rb", buffering=0) as file:
             file.seek(entry.begin)

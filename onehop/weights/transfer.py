@@ -1,7 +1,8 @@
 """Tensors from files into a model and back, claim by claim."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from onehop.model.build import build, torch_dtype
 from onehop.model.transformer import Transformer
 from onehop.weights.memory import Report, refuse_what_does_not_fit
 from onehop.weights.ops import OPS
-from onehop.weights.safetensors_files import DTYPES, TensorFiles
+from onehop.weights.safetensors_files import DTYPES, Tensors
 
 
 def skeleton(config: ModelConfig, *, where: Path) -> Transformer:
@@ -30,7 +31,7 @@ def skeleton(config: ModelConfig, *, where: Path) -> Transformer:
 
 def fill(
     model: Transformer,
-    tensors: TensorFiles,
+    tensors: Tensors,
     matched: Matched,
     *,
     dtype: torch.dtype | str | None = None,
@@ -53,21 +54,30 @@ def fill(
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     weights = {name: torch.zeros(shapes[name], dtype=buffers.get(name, to), device=device) for name in matched.zeros}
     for claim in matched.claims:
-        found = OPS.get(claim.op).load([tensors.read(name) for name in claim.theirs], claim.sizes)
-        stored = claim.theirs if claim.op == "same" else (None,) * len(found)  # as it is: what `read_into` is for
-        for name, tensor, same in zip(claim.ours, found, stored, strict=True):
-            # Not a view of the file, which may change.
-            owned = torch.empty(tensor.shape, dtype=buffers.get(name, to), device=device)
-            if same is not None and owned.device.type == "cpu" and tensors.entries[same].dtype in DTYPES:
-                tensors.read_into(same, owned)
-            else:
-                owned.copy_(tensor)
-            weights[name] = _fitting(name, owned, tensor, where=tensors.where)
+        dtypes = [buffers.get(name, to) for name in claim.ours]
+        for name, (owned, source) in zip(claim.ours, _copies(claim, tensors, dtypes, device), strict=True):
+            weights[name] = _fitting(name, owned, source, where=tensors.where)
     model.load_state_dict(weights, assign=True)
     return model.eval()
 
 
-def _fitting(name: str, owned: Tensor, source: Tensor, *, where: Path) -> Tensor:
+def _copies(
+    claim: Claim, tensors: Tensors, dtypes: Sequence[torch.dtype], device: torch.device | str
+) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
+    """Each of our tensors in memory of its own (a file may change), and a way to look at what it was made of."""
+    if claim.op == "same":
+        for name, dtype in zip(claim.theirs, dtypes, strict=True):
+            owned = torch.empty(tensors.entries[name].shape, dtype=dtype, device=device)
+            tensors.read_into(name, owned)
+            yield owned, partial(tensors.read, name)
+        return
+    found = OPS.get(claim.op).load([tensors.read(name) for name in claim.theirs], claim.sizes)
+    for tensor, dtype in zip(found, dtypes, strict=True):
+        owned = torch.empty(tensor.shape, dtype=dtype, device=device)
+        yield owned.copy_(tensor), tensor.detach
+
+
+def _fitting(name: str, owned: Tensor, source: Callable[[], Tensor], *, where: Path) -> Tensor:
     """The converted tensor, unless it holds NaN, or a number became infinite: float16 ends at 65504.
 
     NaN has to be found here: PyTorch's attention kernel takes a row of NaN scores for one that sees nothing. (A sum in
@@ -75,8 +85,8 @@ def _fitting(name: str, owned: Tensor, source: Tensor, *, where: Path) -> Tensor
     """
     if owned.is_floating_point() and owned.sum().isnan() and owned.isnan().any():
         raise CheckpointError(f"{where}: {name} holds NaN: the weights are damaged. Get them again from their source.")
-    if owned.dtype == torch.float16 and source.dtype != torch.float16 and _has_infinity(owned):
-        largest = float(source.abs().max())
+    if owned.dtype == torch.float16 and _has_infinity(owned):
+        largest = float(source().abs().max())
         if largest < float("inf"):
             raise CheckpointError(f"{name} reaches {largest:g}, which float16 cannot hold. Use bfloat16 or float32.")
     return owned
@@ -108,7 +118,7 @@ def check_device(device: torch.device | str) -> None:
         raise ConfigError(f"device={str(device)!r} cannot be used here: {reason}. Use cpu.") from error
 
 
-def check_shapes(model: Transformer, tensors: TensorFiles, matched: Matched) -> None:
+def check_shapes(model: Transformer, tensors: Tensors, matched: Matched) -> None:
     """Compare the headers with what the model needs. Raises CheckpointError naming each tensor with both shapes."""
     weights = model.state_dict()
     needed = {*matched.zeros, *(name for claim in matched.claims for name in claim.ours)}
@@ -131,7 +141,7 @@ def check_shapes(model: Transformer, tensors: TensorFiles, matched: Matched) -> 
         )
 
 
-def check_twins(tensors: TensorFiles, twins: Iterable[tuple[str, str]]) -> None:
+def check_twins(tensors: Tensors, twins: Iterable[tuple[str, str]]) -> None:
     """A tensor that repeats another one must be equal to it: quietly picking one of the two could be the wrong one."""
     for name, of in twins:
         if not torch.equal(tensors.read(name), tensors.read(of)):

@@ -43,12 +43,12 @@ def test_a_folder_that_says_nothing_is_refused_in_one_line(tmp_path, content, te
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_folder_and_a_gguf_file_are_named(tmp_path):
+def test_a_missing_folder_and_an_empty_file_are_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"nowhere is no folder\. Give a folder that holds config.json"):
         describe(tmp_path / "nowhere")
     (tmp_path / "model.gguf").touch()
-    with pytest.raises(CheckpointError, match="holds a GGUF file, which is not supported yet"):
-        describe(tmp_path)
+    with pytest.raises(CheckpointError, match=r"model.gguf is truncated or damaged: it has only 0 bytes"):
+        describe(tmp_path / "model.gguf")
 
 
 def test_a_part_of_ones_own_is_not_run_because_a_folder_names_it(tmp_path):

@@ -87,7 +87,7 @@ def test_a_name_that_ships_with_onehop_is_a_model(tmp_path, monkeypatch):
             "no folder here, and as a hub name it cannot be fetched: it is not in the local cache and the hub",
         ),
         ("a/b--c", "is no folder here and no hub name: Cannot have -- or"),
-        ("here.gguf", "here.gguf is a GGUF file, which is not supported yet"),
+        ("here.gguf", "here.gguf does not exist. Give a GGUF file"),
         ("a file", "a file is a file. Give the folder that holds config.json"),
         ("no such thing", "no such thing is no folder, no hub name like 'org/model' and no model that ships"),
         ("./nothing/here", "is no folder, no hub name"),

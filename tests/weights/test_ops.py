@@ -21,7 +21,8 @@ SHAPES = {"alternating": (3, 10), "alternating_columns": (3, 5, 10), "as_row": (
 
 @pytest.mark.parametrize("name", OPS.names())
 def test_what_was_loaded_saves_as_it_was(name):
-    theirs = [torch.randn(SHAPES.get(name, (16, 5))) for _ in range(MANY.get(name, 1))]
+    # 1 is subtracted exactly from 0.5 to 2
+    theirs = [torch.rand(SHAPES.get(name, (16, 5))) + 0.5 for _ in range(MANY.get(name, 1))]
     ours = OPS.get(name).load(theirs, SIZES.get(name, ()))
     again = OPS.get(name).save(ours, SIZES.get(name, ()))
     assert all(torch.equal(a, b) for a, b in zip(again, theirs, strict=True))

@@ -1,0 +1,6 @@
+"""GGUF files: their header, each architecture's tables, and their tokenizer. No torch."""
+
+from onehop.formats.gguf.architecture import ARCHITECTURES, architecture_of, read_config, write_config
+from onehop.formats.gguf.header import Header, Place, read_header
+
+__all__ = ["ARCHITECTURES", "Header", "Place", "architecture_of", "read_config", "read_header", "write_config"]

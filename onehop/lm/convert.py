@@ -1,0 +1,142 @@
+"""From one layout to another: folder to folder, to GGUF and back, with a report of every tensor."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onehop.base.errors import CheckpointError, ConfigError
+from onehop.config.stretch import expected_training
+from onehop.formats.family import family_of
+from onehop.formats.folder import GGUF, describe
+from onehop.formats.gguf.architecture import write_config
+from onehop.formats.layout import Family
+from onehop.formats.table import Claim, claims
+from onehop.lm.language_model import LanguageModel
+from onehop.lm.load import load
+from onehop.model.transformer import Transformer
+from onehop.weights.locate import locate
+from onehop.weights.native import same_names
+from onehop.weights.reshape import POOLED, fewer_kv_heads, longer
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What became of a tensor, or of several: their names in the source, in the target, and the operations between."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    operation: str
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written, and how: `notes` are for people."""
+
+    path: Path
+    format: str
+    dtype: str
+    tensors: list[Moved]
+    notes: list[str] = field(default_factory=list)
+
+
+def convert(
+    source: str | Path,
+    target: str | Path,
+    *,
+    format: str | None = None,
+    dtype: str | None = None,
+    kv_heads: int | None = None,
+    context: int | None = None,
+    rope: str = "yarn",
+    parts: Iterable[str | Path] = (),
+) -> Converted:
+    """Read a model and write it in another layout, whole or not at all.
+
+    format None: gguf for a target that ends in .gguf, else hf where that layout can hold the model, else onehop. dtype
+    None: the source's own. kv_heads: average key and value heads. context: stretch rotary positions, as `rope` says.
+    """
+    target, place = Path(target), locate(source)
+    _refuse_itself(place, target)
+    quantised = dtype is not None and dtype == "q8_0"
+    if quantised and (format or GGUF) != "gguf" and target.suffix != GGUF:
+        raise ConfigError("dtype=q8_0 exists in GGUF files only. Name a target that ends in .gguf.")
+    lm = load(place, dtype=None if quantised else dtype, parts=parts)
+    came = describe(place, parts=parts).family
+    before = _claims(lm.model, came)
+    notes = _reshape(lm, kv_heads=kv_heads, context=context, rope=rope)
+    chosen = format or _format_for(target, lm)
+    family = _family(lm, chosen)
+    if chosen == "hf":
+        lm.family = family
+    lm.save(target, format=chosen, dtype=dtype)
+    own = str(lm.model.embed.tokens.weight.dtype).removeprefix("torch.")
+    moved = _report(before, _claims(lm.model, family), pooled=kv_heads is not None)
+    return Converted(target, chosen, dtype or own, moved, notes)
+
+
+def _reshape(lm: LanguageModel, *, kv_heads: int | None, context: int | None, rope: str) -> list[str]:
+    """Change the model's architecture as asked, and say what it expects then."""
+    notes = []
+    if kv_heads is not None:
+        have = next(lm.config.layers()).attention.n_kv_heads
+        lm.model = fewer_kv_heads(lm.model, kv_heads)
+        notes.append(
+            f"{have} key/value heads became {kv_heads} by averaging: train on for about 5 % of the pre-training steps "
+            "before use (arXiv:2305.13245, section 2.1)"
+        )
+    if context is not None:
+        factor = context / lm.config.max_len
+        lm.model = longer(lm.model, context, rope=rope)
+        notes.append(f"expects {expected_training(rope, factor)}")
+    return notes
+
+
+def _claims(model: Transformer, family: Family | None) -> tuple[Claim, ...]:
+    """Which tensors of a layout are which of ours; onehop's own has our names."""
+    return same_names(model) if family is None else tuple(claims(family.tensors, model.config))
+
+
+def _report(before: Iterable[Claim], after: Iterable[Claim], *, pooled: bool) -> list[Moved]:
+    """For everything that was written: what it was made of, and how."""
+    origin = {name: claim for claim in before for name in claim.ours}
+    out = []
+    for claim in after:
+        sources = list(dict.fromkeys(id(origin[name]) for name in claim.ours))
+        found = [next(origin[name] for name in claim.ours if id(origin[name]) == key) for key in sources]
+        steps = [f"{op}, read" for op in dict.fromkeys(c.op for c in found) if op != "same"]
+        steps += ["mean of heads"] if pooled and any(name.endswith(POOLED) for name in claim.ours) else []
+        steps += [f"{claim.op}, written"] if claim.op != "same" else []
+        theirs = tuple(dict.fromkeys(name for c in found for name in c.theirs))
+        out.append(Moved(theirs, claim.theirs, "; ".join(steps) or "same"))
+    return out
+
+
+def _refuse_itself(source: Path, target: Path) -> None:
+    if target.exists() and target.resolve() == source.resolve():
+        raise CheckpointError(f"{target} is the source itself. Name another target.")
+    if target.suffix != GGUF and target.is_file():
+        raise CheckpointError(f"{target} is a file. Name a folder, or a file that ends in {GGUF}.")
+    if target.suffix == GGUF and target.is_dir():
+        raise CheckpointError(f"{target} is a folder. Name a file.")
+
+
+def _format_for(target: Path, lm: LanguageModel) -> str:
+    if target.suffix == GGUF:
+        return "gguf"
+    try:
+        _family(lm, "hf")
+    except ConfigError:
+        return "onehop"
+    return "hf"
+
+
+def _family(lm: LanguageModel, format: str) -> Family | None:
+    """The layout to write: the source's own, where it has one that can hold the model as it is now."""
+    if format == "onehop":
+        return None
+    if format == "gguf":
+        return write_config(lm.config, prefer=None if lm.family is None else lm.family.name)[0]
+    if lm.family is None:
+        return family_of(lm.config)
+    lm.family.write_config(lm.config)
+    return lm.family

@@ -1,0 +1,166 @@
+"""Conversion moves every tensor once, says how, and refuses before anything is written."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import onehop
+from onehop.base.errors import CheckpointError, ConfigError
+from onehop.cli.main import main
+from onehop.lm import LanguageModel
+from onehop.lm.convert import convert
+from onehop.weights.reshape import fewer_kv_heads, longer, mean_heads
+from tests.small_models import decoder, encoder_decoder
+from tests.text.small_tokenizers import HARD_TEXTS, byte_fallback
+from tests.weights.compare import same_weights
+
+STORIES = Path(__file__).parents[3] / "shared" / "models" / "stories260K"
+
+
+def saved(folder, *, format="hf", **own):
+    """A small model of Llama's layout with a tokenizer, in a folder."""
+    tokenizer = byte_fallback(add_bos=True)
+    config = decoder(**{"vocab_size": tokenizer.vocab_size, **own})
+    lm = LanguageModel(onehop.build(config).eval(), tokenizer)
+    lm.save(folder, format=format)
+    return lm
+
+
+def test_a_model_goes_from_folder_to_file_to_folder_bit_for_bit(tmp_path):
+    lm = saved(tmp_path / "a")
+    convert(tmp_path / "a", tmp_path / "b.gguf")
+    convert(tmp_path / "b.gguf", tmp_path / "c", format="onehop")
+    convert(tmp_path / "c", tmp_path / "d")
+    again = onehop.load(tmp_path / "d")
+    same_weights(again.model, lm.model)
+    assert again.config.n_layers == 2
+    for text in HARD_TEXTS:
+        assert again.encode(text) == lm.encode(text)
+    assert again.eos_ids == lm.eos_ids
+
+
+def test_the_trained_model_makes_the_whole_round_bit_for_bit(tmp_path):
+    if not STORIES.is_dir():
+        pytest.skip("the trained model is not beside this checkout")
+    convert(STORIES, tmp_path / "a.gguf", dtype="float32")
+    convert(tmp_path / "a.gguf", tmp_path / "b")
+    first, last = onehop.load(STORIES), onehop.load(tmp_path / "b")
+    assert last.config == first.config
+    same_weights(last.model, first.model)
+    for text in ("Once upon a time, there was a little girl.", *HARD_TEXTS):
+        assert last.encode(text) == first.encode(text)
+    prompt = {"prompts": "Once upon a time", "temperature": 0.0, "max_new_tokens": 24}
+    assert last.generate(**prompt)[0].text == first.generate(**prompt)[0].text
+
+
+def test_every_tensor_is_reported_once_with_its_operation(tmp_path):
+    saved(tmp_path / "a")
+    done = convert(tmp_path / "a", tmp_path / "b.gguf", kv_heads=1)
+    found = {moved.target: (moved.source, moved.operation) for moved in done.tensors}
+    assert found[("blk.0.attn_k.weight",)] == (
+        ("model.layers.0.self_attn.k_proj.weight",), "mean of heads; turned, written",
+    )  # fmt: skip
+    assert found[("blk.1.ffn_up.weight",)] == (("model.layers.1.mlp.up_proj.weight",), "same")
+    held = set(onehop.formats.gguf.read_header(tmp_path / "b.gguf").tensors)
+    assert {name for target in found for name in target} == held
+    assert len(done.tensors) == len(held)
+
+
+def test_heads_are_averaged_in_groups_of_neighbours():
+    """Four heads of width 1 with the values 1, 3, 10, 20: means 2 and 15."""
+    rows = torch.tensor([1.0, 3.0, 10.0, 20.0])
+    assert mean_heads(rows, 4, 2).tolist() == [2.0, 15.0]
+    assert mean_heads(rows.unsqueeze(1), 4, 1).tolist() == [[8.5]]
+
+
+def test_averaging_equal_heads_changes_nothing():
+    """Keys and values repeated in each group: the model with fewer heads is the same function."""
+    model = onehop.build(decoder(attention={"n_kv_heads": 2})).eval()
+    many = onehop.build(decoder(attention={"n_kv_heads": 4})).eval()
+    weights = dict(model.state_dict())
+    for name, rows in model.state_dict().items():
+        if name.endswith(("wk.weight", "wv.weight")):
+            weights[name] = rows.unflatten(0, (2, -1)).repeat_interleave(2, 0).flatten(0, 1)
+    many.load_state_dict(weights)
+    same_weights(fewer_kv_heads(many, 2), model)
+
+
+@pytest.mark.parametrize("rope", ["yarn", "linear", "ntk", "llama3"])
+def test_a_stretched_model_has_the_same_weights_and_other_angles(rope):
+    model = onehop.build(decoder()).eval()
+    new = longer(model, 256, rope=rope)
+    scaling = new.config.blocks[0].attention.position.scaling
+    assert (scaling.kind, scaling.factor, new.config.max_len) == (rope, 4.0, 256)
+    same_weights(new, model)
+    x = torch.arange(13)[None]
+    with torch.no_grad():
+        assert not torch.equal(new(x), model(x))
+
+
+def test_layers_with_a_window_keep_their_angles():
+    block = {"attention": {"window": 4}}
+    model = onehop.build(decoder(blocks={"near": block, "far": {"attention": {}}}))
+    near, far = longer(model, 128, rope="yarn").config.blocks
+    assert near.attention.position.scaling is None
+    assert far.attention.position.scaling.factor == 2.0
+
+
+REFUSED = [
+    ({"kv_heads": 3}, ConfigError, "kv_heads=3 cannot be averaged from 2 key/value heads: it must divide 2. Use 1, 2."),
+    ({"context": 64}, ConfigError, "context=64 is no longer than the 64 tokens of this model."),
+    ({"context": 128, "rope": "magic"}, ConfigError, "rope='magic' is not known. Use yarn, linear, ntk, llama3."),
+    ({"dtype": "q8_0"}, ConfigError, "dtype=q8_0 exists in GGUF files only"),
+    ({"dtype": "q4_0"}, ConfigError, "q4_0"),
+    ({"format": "onnx"}, CheckpointError, "format='onnx' cannot be written. Use hf, onehop or gguf."),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "text"), REFUSED)
+def test_what_cannot_be_done_is_refused_and_nothing_is_written(tmp_path, options, kind, text):
+    saved(tmp_path / "a")
+    with pytest.raises(kind) as caught:
+        convert(tmp_path / "a", tmp_path / "b", **options)
+    assert text in str(caught.value)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_source_is_never_overwritten(tmp_path):
+    saved(tmp_path / "a")
+    with pytest.raises(CheckpointError, match="is the source itself"):
+        convert(tmp_path / "a", tmp_path / "a")
+    (tmp_path / "c").write_text("notes")
+    with pytest.raises(CheckpointError, match="is a file"):
+        convert(tmp_path / "a", tmp_path / "c")
+
+
+def test_what_is_stretched_already_and_what_does_not_turn_is_refused():
+    with pytest.raises(ConfigError, match="stretched already \\(yarn\\)"):
+        longer(longer(onehop.build(decoder()), 128, rope="yarn"), 256, rope="yarn")
+    with pytest.raises(ConfigError, match="has none"):
+        longer(onehop.build(decoder("alibi")), 128, rope="yarn")
+
+
+def test_what_no_architecture_of_gguf_holds_is_refused_by_name(tmp_path):
+    LanguageModel(onehop.build(encoder_decoder())).save(tmp_path / "a")
+    with pytest.raises(ConfigError, match="cannot be written as a GGUF of the architecture"):
+        convert(tmp_path / "a", tmp_path / "b.gguf")
+    assert not list(tmp_path.glob("*.gguf"))
+
+
+def test_the_command_tells_a_machine_everything(tmp_path, capsys):
+    saved(tmp_path / "a")
+    words = ["convert", str(tmp_path / "a"), str(tmp_path / "b.gguf"), "--dtype", "float16", "--extend-context", "128"]
+    assert main([*words, "--rope", "linear", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["format"], told["dtype"]) == ("gguf", "float16")
+    assert told["tensors"][0] == {
+        "from": ["model.embed_tokens.weight"],
+        "to": ["token_embd.weight"],
+        "operation": "same",
+    }
+    assert "2306.15595" in told["notes"][0]
+    assert onehop.load(tmp_path / "b.gguf").config.max_len == 128
+    assert main(["convert", str(tmp_path / "a"), str(tmp_path / "c"), "--kv-heads", "1"]) == 0
+    assert "mean of heads" in capsys.readouterr().out
