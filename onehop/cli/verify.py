@@ -61,9 +61,8 @@ def verify(
 
 
 NAME, FIGURE, PLACE = 62, 8, 26
-HEAD = (
-    f"      {'':{NAME}} {'off by':>{FIGURE}} {'allowed':>{FIGURE}}  eps of    where: nearest to it, or the first over"
-)
+FIGURES = f"{'off by':>{FIGURE}} {'allowed':>{FIGURE}}  eps of   "
+HEAD = f"      {'':{NAME}} {FIGURES} where: nearest to it, or the first over"
 
 
 def _line(check: Check) -> str:
