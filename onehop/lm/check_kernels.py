@@ -35,6 +35,7 @@ def at_the_edges(probe: Probe) -> Finding:
         q, k, v = q.float(), k.float(), v.float()
         eps, keys = torch.finfo(torch.float32).eps, Keys(k, v, sight.k)
         own = distance(_flat(plain(q, keys, attention.rule(), sight)), want) / eps
+        own = max(own, SPREAD)  # of few queries: a score of this size is rounded by half as many eps, whoever makes it
         for kernel in ("tiled", "fused"):
             choice = choose(q, keys, attention.rule(), sight, kernel=kernel)
             if choice.kernel == kernel:
