@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from onehop.base.units import human_bytes
 from onehop.config.position import AlibiConfig
 from onehop.lm.probe import SOURCE, Finding, Probe, skipped, unit
-from onehop.lm.yardstick import FACTOR, FLOOR, Laid, Part, Truth, distance, truth_of
+from onehop.lm.yardstick import FLOOR, Laid, Part, Truth, bound, distance, truth_of
 
 # Angles and ALiBi biases are float32 there, whatever the dtype: at position p an angle is wrong by up to p · 2^-24 rad,
 # half an eps for each position, and queries and keys whose product is 4 pass that on to the weights fourfold.
@@ -78,9 +78,9 @@ def _compared(probe: Probe, theirs: nn.Module) -> Finding:
     lost = probe.lost_in(torch.float32, Laid([[part]], [[Part(truth, 0, 0, SOURCE)]]))
     found = _differences(theirs, inputs, truth)
     slack = FLOOR + EPS_PER_POSITION * probe.length
-    bounds = {name: FACTOR * _within(name, lost) + slack for name in found}
+    bounds = {name: bound(_within(name, lost), slack) for name in found}
     over = [name for name in found if not found[name] <= bounds[name]]
-    at = over[0] if over else max(found, key=lambda name: found[name] / bounds[name])
+    at = over[0] if over else max(found, key=lambda name: found[name] / max(bounds[name], slack))
     reason = (
         f"3 × the {_within(at, lost):.2g} that the definition loses in float32, and {slack:.0f}: "
         f"angles are float32 there, over {probe.length} positions"

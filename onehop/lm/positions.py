@@ -119,7 +119,7 @@ def frequencies(cfg: RopeConfig, d: int, length: int) -> list[float]:
     if s.kind == "longrope":
         each = s.long_factor if length > s.original_max_len else s.short_factor
         return [f / e for f, e in zip(plain, each)]
-    if s.kind == "llama3":
+    if s.kind != "yarn":
         return [_blend(f, s) for f in plain]
     ends = [
         d / 2 * math.log(s.original_max_len / (2 * math.pi * turns), cfg.theta) for turns in (s.beta_fast, s.beta_slow)

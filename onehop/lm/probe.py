@@ -11,7 +11,7 @@ from torch import Tensor
 from onehop.base.errors import RequestError
 from onehop.generate.request import LARGEST_SEED
 from onehop.lm.language_model import LanguageModel
-from onehop.lm.yardstick import Comparison, Laid, Part, Truth, allowed, heard, run_in, truth_of
+from onehop.lm.yardstick import FLOOR, Comparison, Laid, Part, Truth, allowed, heard, run_in, truth_of
 from onehop.model.taps import listen
 from onehop.parts.linear import unpack
 
@@ -171,7 +171,7 @@ def judged(
     bounds = allowed(lost)
     names = [name for name in order if name in worst]
     first = next((name for name in names if not worst[name] <= bounds[name]), None)
-    at = first or max(names, key=lambda name: worst[name] / bounds[name])
+    at = first or max(names, key=lambda name: worst[name] / max(bounds[name], FLOOR))
     reason = f"3 × the {lost[at]:.2g} {unit} that the definition itself loses there to rounding, and 1"
     return Finding(worst[at], bounds[at], reason, note, at, unit)
 

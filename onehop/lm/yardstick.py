@@ -126,7 +126,12 @@ def distance(found: Tensor, want: Tensor, real: Tensor | None = None) -> float:
 
 def allowed(lost: Mapping[str, float]) -> dict[str, float]:
     """What each activation may differ by, from what the definition itself loses there."""
-    return {name: FACTOR * units + FLOOR for name, units in lost.items()}
+    return {name: bound(units, FLOOR) for name, units in lost.items()}
+
+
+def bound(units: float, floor: float) -> float:
+    """What is allowed where the definition loses `units`: nothing where it breaks down (NaN or infinite numbers)."""
+    return FACTOR * units + floor if math.isfinite(units) else 0.0
 
 
 def _assembled(rows: Sequence[Sequence[tuple[Tensor, Part]]]) -> tuple[Tensor, Tensor]:

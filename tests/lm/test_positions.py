@@ -18,11 +18,13 @@ def words(cfg):
 
 def test_rope_by_hand():
     assert words(decoder(max_len=64)) == [
-        "layers 0-1: RoPE on 4 dims, theta 10000, wavelengths 6.28 to 628 tokens, unscaled; extrapolation begins at "
-        "position 64, where 1 of 2 pairs have not turned once; each token sees all before it"
+        (
+            "layers 0-1: RoPE on 4 dims, theta 10000, wavelengths 6.28 to 628 tokens, unscaled; extrapolation begins "
+            "at position 64, where 1 of 2 pairs have not turned once; each token sees all before it"
+        )
     ]
     (line,) = words(decoder(scaling=LLAMA3))
-    assert "llama3 scaling changes 1 of 2 pairs (by up to 8×); trained to 8 tokens before scaling" in line
+    assert "llama3 scaling changes 2 of 2 pairs (by up to 8×); trained to 8 tokens before scaling" in line
     (line,) = words(decoder(scaling={**DYNAMIC, "factor": 3.0}))
     assert "beyond 8 tokens" in line
 

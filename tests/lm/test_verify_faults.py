@@ -1,21 +1,21 @@
 """`verify` must be able to fail: one fault at a time, each reported by the check that can see it, and where it is."""
 
 import dataclasses
+import sys
 
 import pytest
 import torch
 from tokenizers import AddedToken, normalizers
 
 import onehop
-import onehop.parts.score
-import onehop.parts.score_tiled
+from onehop.config.position import SCALINGS
 from onehop.lm import LanguageModel, check_kernels
-from onehop.lm.positions import positions
+from onehop.lm.positions import formula, positions
 from onehop.lm.verify import verify
 from onehop.parts.constant import Constant
 from onehop.parts.sight import Sees, Sight
 from tests.parity.theirs import Case
-from tests.small_models import CONFIGS, YARN, decoder, small_model
+from tests.small_models import CONFIGS, DYNAMIC, LLAMA3, LONGROPE, YARN, decoder, small_model
 from tests.text.small_tokenizers import byte_fallback, bytes_only
 
 THEIRS = "transformers, layer by layer, in float32"
@@ -98,7 +98,7 @@ def test_without_any_files_the_config_tells_what_is_missing():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_kernel_that_ignores_the_softcap_is_named_in_every_precision(monkeypatch, dtype):
-    monkeypatch.setattr(onehop.parts.score, "why_not_fused", lambda q, rule, sight: None)
+    monkeypatch.setattr(sys.modules["onehop.parts.score"], "why_not_fused", lambda q, rule, sight: None)
     found = failing(LanguageModel(small_model(CONFIGS["softcap"], dtype=dtype)))
     assert found[EDGES].where == "layers.0.attention fused"
     paths = [check for name, check in found.items() if name.startswith("kernel fused = plain")]
@@ -236,6 +236,23 @@ def test_positions_are_told_for_every_scheme(name):
     found = positions(LanguageModel(small_model(CONFIGS[name])))
     assert found.words
     assert len(found.windows) == CONFIGS[name].n_layers
+
+
+SCALED = {
+    "linear": {"kind": "linear", "factor": 3.0},
+    "ntk": {"kind": "ntk", "factor": 3.5},
+    "dynamic": DYNAMIC,
+    "yarn": {**YARN, "beta_fast": 3.0, "beta_slow": 0.5, "truncate": False, "mscale": 0.7, "mscale_all_dim": 0.9},
+    "llama3": {**LLAMA3, "original_max_len": 20},
+    "longrope": LONGROPE,
+}
+
+
+def test_every_scaling_is_that_of_its_paper():
+    assert SCALED.keys() == set(SCALINGS.names())
+    for scaling in SCALED.values():
+        lm = LanguageModel(small_model(decoder(scaling=scaling)))
+        assert formula(lm).note == f"{2 * (3 if lm.model.by_length else 2)} comparisons, to 1e-12"
 
 
 def test_a_wrong_frequency_is_found_and_its_layer_named():
