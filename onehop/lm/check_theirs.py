@@ -1,4 +1,8 @@
-"""The same folder opened by transformers, where it is installed: layer by layer, each given the truth's own input."""
+"""The same folder opened by transformers, where it is installed: layer by layer, each given the truth's own input.
+
+All of their model is in memory meanwhile: it renames and fuses tensors as it loads them, each family in its own way, and
+cannot be asked for a layer. Where it does not fit beside ours, nothing is compared and the note says so.
+"""
 
 import math
 import os

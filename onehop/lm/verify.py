@@ -77,7 +77,9 @@ def cost(lm: LanguageModel, *, length: int | None = None, compile: bool = False)
     weights = sum(p.numel() for p in model.parameters())
     kept = 10 * sum(1 for _ in model.config.layers()) * probe.length * model.config.d_model * 8
     wide = _wide_fits(lm)
-    nbytes = max(layers) * 8 + kept + (4 * weights if wide or lm.family is not None else 0)
+    # The prepared weights, and the model read again; then either everything in float32 twice, or theirs.
+    copies = 2 * probe.dtype.itemsize + (8 if wide else 4 if lm.family is not None else 0)
+    nbytes = max(layers) * 8 + kept + weights * copies
     kinds = 0 if not compile or check_kernels.no_compiler(probe.device) else len(model.config.blocks)
     fixed = SECONDS + SECONDS_COMPILED * kinds
     return Cost(fixed + (1 + wide) * (N_PASSES * text + N_DECODED * token), nbytes)
