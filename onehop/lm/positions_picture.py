@@ -64,4 +64,5 @@ def _reach(axes: Any, found: Positions) -> None:
     colours = ["#4477aa" if w is None else "#ddaa33" for w in found.windows]
     axes.barh(range(len(reach)), reach, color=colours)
     axes.invert_yaxis()
+    axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="tokens", ylabel="layer", title="how far a layer looks (yellow: a window)")

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from onehop.model.taps import listen, tap_names
-from onehop.model.transformer import Transformer
+from onehop.model.transformer import Embedding, Transformer
+from onehop.parts.places import Places
 
 GIVEN = frozenset({"in", "attention_norm", "cross_norm", "ffn_norm", "final_norm"})  # the truth's, on every path
 COMPARED = frozenset({"attention", "cross", "ffn", "out", "final_norm", "logits"})
@@ -157,16 +158,33 @@ class _As(nn.Module):
         return copy.deepcopy(self._part[0]).to(self._dtype)(x.to(self._dtype), *rest)
 
 
+class _EmbeddingAs(nn.Module):
+    """An embedding in another dtype, with no more rows than are read."""
+
+    def __init__(self, embed: Embedding, dtype: torch.dtype):
+        super().__init__()
+        self._embed, self._dtype, self.check_length = (embed,), dtype, embed.check_length
+
+    def forward(self, tokens: Tensor, places: Places) -> Tensor:
+        embed = self._embed[0]
+        rows = embed._rows[0]
+        ids, at = tokens.unique(return_inverse=True)
+        few = nn.Embedding(len(ids), rows.embedding_dim, _weight=rows.weight[ids].to(self._dtype))
+        same: dict[int, Any] = {id(rows): few}  # what stands in the copy instead of the whole table
+        return copy.deepcopy(embed, same).to(self._dtype)(at, places)
+
+
 @contextmanager
 def _converted(model: Transformer, dtype: torch.dtype) -> Iterator[None]:
-    """The layers and last norms of all stacks in another dtype, while the block runs."""
-    stacks = [model] if model.encoder is None else [model, model.encoder]
-    kept = [(stack, stack.layers, stack.final_norm) for stack in stacks]
+    """The embeddings, layers and last norms of all stacks in another dtype, while the block runs."""
+    stacks: list[Any] = [model] if model.encoder is None else [model, model.encoder]
+    kept = [(stack, stack.embed, stack.layers, stack.final_norm) for stack in stacks]
     try:
-        for stack, layers, norm in kept:
+        for stack, embed, layers, norm in kept:
+            stack.embed = _EmbeddingAs(embed, dtype)
             stack.layers = nn.ModuleList(_As(layer, dtype) for layer in layers)
             stack.final_norm = _As(norm, dtype)
         yield
     finally:
-        for stack, layers, norm in kept:
-            stack.layers, stack.final_norm = layers, norm
+        for stack, embed, layers, norm in kept:
+            stack.embed, stack.layers, stack.final_norm = embed, layers, norm
