@@ -33,7 +33,7 @@ SAYS = {
     'out/mine "Once upon a time"': "Once upon a time",
     "--alternatives": "rivals",
     "onehop eval": "bits per byte",
-    "onehop verify": "9 of 9 checks hold",
+    "onehop verify": "18 of 18 checks hold",
     "onehop convert": "wrote mine.gguf (gguf, q8_0",
     "onehop list  ": "fables-tiny",
     "onehop list keys": "train.lr ",

@@ -110,7 +110,10 @@ class Head(nn.Module):
         self.scale, self.softcap = cfg.scale, cfg.softcap
 
     def forward(self, hidden: Tensor) -> Tensor:
-        logits = self.projection(self.narrow(self.transform(hidden)))  # (…, V)
+        return self.finished(self.projection(self.narrow(self.transform(hidden))))  # (…, V)
+
+    def finished(self, logits: Tensor) -> Tensor:
+        """What becomes of the projection's numbers."""
         logits = logits if self.scale == 1.0 else logits * self.scale
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 

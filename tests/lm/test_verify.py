@@ -1,7 +1,5 @@
 """`verify` passes models that are right, in every precision, and finds what is broken in them."""
 
-import math
-
 import pytest
 import torch
 
@@ -30,10 +28,13 @@ def test_other_precisions_pass_with_their_own_tolerance(dtype):
     found = verify(LanguageModel(small_model(CONFIGS["window"], dtype=dtype)))
     assert not [check for check in found if check.passed is False]
     compared = [check for check in found if check.tolerance]
-    assert {check.tolerance for check in compared} == {
-        (32 * 2**-53 if dtype == torch.float64 else 16 * 2**-8) * math.sqrt(4)
-    }
-    assert all("roundings" in check.reason for check in compared)
+    name = str(dtype).removeprefix("torch.")
+    own, wide = ([c for c in compared if c.unit == f"eps of {unit}"] for unit in (name, "float32"))
+    assert len(own) >= 9
+    assert len(wide) == (1 if dtype == torch.float64 else 1 + len(own))  # 16 bits: every path in float32 too
+    # A path may lose what the definition loses, threefold: here that is a few eps, so 0.1 of a vector's length at most.
+    assert all(1 < check.tolerance < 12 for check in own)
+    assert all("the definition itself loses there" in check.reason for check in own)
 
 
 def failing(lm):
