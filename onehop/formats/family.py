@@ -11,6 +11,7 @@ from onehop.formats.bloom import BLOOM
 from onehop.formats.cohere import COHERE
 from onehop.formats.deepseek_v2 import DEEPSEEK_V2
 from onehop.formats.deepseek_v3 import DEEPSEEK_V3
+from onehop.formats.elsewhere import NEEDED
 from onehop.formats.falcon import FALCON
 from onehop.formats.gemma import GEMMA
 from onehop.formats.gemma2 import GEMMA2
@@ -39,6 +40,7 @@ from onehop.formats.qwen2 import QWEN2
 from onehop.formats.qwen2_moe import QWEN2_MOE
 from onehop.formats.qwen3 import QWEN3
 from onehop.formats.qwen3_moe import QWEN3_MOE
+from onehop.formats.qwen_vl import QWEN2_5_VL, QWEN2_VL, QWEN3_VL
 from onehop.formats.smollm3 import SMOLLM3
 from onehop.formats.stablelm import STABLELM
 from onehop.formats.starcoder2 import STARCODER2
@@ -86,7 +88,7 @@ _ALL = (
 )
 FAMILIES: Choices[Family] = Choices("family", {family.name: family for family in _ALL})
 # Larger models, of which the text is read.
-WHOLES: dict[str, Whole] = {whole.name: whole for whole in (GEMMA3, MISTRAL3)}
+WHOLES: dict[str, Whole] = {whole.name: whole for whole in (GEMMA3, MISTRAL3, QWEN2_VL, QWEN2_5_VL, QWEN3_VL)}
 
 
 def text_part(raw: dict[str, Any]) -> tuple[dict[str, Any], Whole | None]:
@@ -103,9 +105,17 @@ def family_for(raw: dict[str, Any]) -> Family:
         raise CheckpointError(
             f"config.json names no model_type, so its layout is unknown. Known: {', '.join(FAMILIES.names())}."
         )
+    if name in NEEDED:
+        raise CheckpointError(
+            f"models of the type {name!r} cannot be read: that would take {NEEDED[name]}. Known: {_known()}."
+        )
     if name not in FAMILIES:
         raise CheckpointError(f"models of the type {name!r} cannot be read. {did_you_mean(name, FAMILIES)}")
     return FAMILIES.get(name)
+
+
+def _known() -> str:
+    return ", ".join([*FAMILIES.names(), *WHOLES])
 
 
 def read_config(raw: dict[str, Any]) -> ModelConfig:
@@ -115,17 +125,17 @@ def read_config(raw: dict[str, Any]) -> ModelConfig:
 
 
 def family_of(config: ModelConfig) -> Family:
-    """The first family whose layout holds all of `config`. Raises ConfigError naming what the first one lacks."""
-    refusals = []
+    """The first family whose layout holds all of `config`. Raises ConfigError naming what the most alike one lacks."""
+    refusals: list[tuple[tuple[int, int], ConfigError]] = []
     for name in FAMILIES:
         family = FAMILIES.get(name)
         try:
             family.write_config(config)
         except ConfigError as error:
-            refusals.append(error)
+            refusals.append((family.unlike(config), error))
         else:
             return family
-    raise refusals[0]
+    raise min(refusals, key=lambda refusal: refusal[0])[1]
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:

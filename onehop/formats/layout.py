@@ -88,10 +88,8 @@ class Family:
 
         What was written is read back; whatever did not survive is refused, so that nothing is lost without a word.
         """
-        structure = {path.removesuffix(".kind"): value for path, value in self.structure.items()}
         own = [(leaf, value) for leaf, value in leaves(config) if _is_own(leaf.path, value)]
-        other = [(leaf, value) for leaf, value in leaves(config) if structure.get(leaf.path, value) != value]
-        for leaf, value in own + other:
+        for leaf, value in own + self._other(config):
             raise self._refusal(config, leaf, value)
         for text in self.limits(config):
             raise ConfigError(f"{text} {self._way_out()}")
@@ -103,6 +101,21 @@ class Family:
         for leaf, value in lost(config, again):
             raise self._refusal(config, leaf, value)
         return raw
+
+    def unlike(self, config: ModelConfig) -> tuple[int, int]:
+        """In how many places a config differs from what all of this family have in common, and from what it can say."""
+        other = self._other(config)
+        if other:
+            return len(other), 0
+        try:
+            again = self.read_config({**self.identity(), **write_keys(self.keys, config)})
+        except CheckpointError:
+            return 1, 0
+        return 0, sum(1 for _ in lost(config, again))
+
+    def _other(self, config: ModelConfig) -> list[tuple[Leaf, Any]]:
+        structure = {path.removesuffix(".kind"): value for path, value in self.structure.items()}
+        return [(leaf, value) for leaf, value in leaves(config) if structure.get(leaf.path, value) != value]
 
     def _refusal(self, config: ModelConfig, leaf: Leaf, value: Any) -> ConfigError:
         shown = "none" if value is None else str(value).lower() if isinstance(value, bool) else value

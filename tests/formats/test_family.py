@@ -22,6 +22,8 @@ def test_every_family_is_found_by_its_own_name():
         ({"model_type": None}, "names no model_type"),
         ({"model_type": "lama"}, r"models of the type 'lama' cannot be read\. Did you mean llama\?"),
         ({"model_type": "rwkv6"}, r"models of the type 'rwkv6' cannot be read\. Known: .*llama"),
+        ({"model_type": "qwen3_5"}, r"'qwen3_5' cannot be read: that would take linear attention, .*Known: .*qwen3_vl"),
+        ({"model_type": "mamba"}, r"'mamba' cannot be read: that would take a recurrent state"),
     ],
 )
 def test_an_unknown_family_is_refused_with_what_is_known(raw, text):
@@ -36,6 +38,17 @@ def test_the_first_family_that_can_hold_a_config_is_taken():
 def test_a_config_that_no_family_can_hold_is_refused_by_what_stands_in_the_way():
     with pytest.raises(ConfigError, match=r"attention\.sees=prefix cannot be written as a"):
         family_of(decoder(attention={"sees": "prefix"}))
+
+
+def test_a_refusal_speaks_of_the_family_that_is_most_alike():
+    gpt = {
+        "embed": {"position": "learned"},
+        "norm": "layer",
+        "final_norm": "layer",
+        "ffn": {"kind": "plain", "d_ff": 64},
+    }
+    with pytest.raises(ConfigError, match=r"attention\.window=3 cannot be written as a Hugging Face (GPT|OPT)"):
+        family_of(decoder("none", attention={"window": 3, "n_kv_heads": 4, "bias": True, "bias_out": True}, **gpt))
 
 
 EVERY = {

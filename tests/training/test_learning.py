@@ -30,7 +30,7 @@ def learn(config, steps, **settings):
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_every_kind_of_model_starts_at_guessing_and_learns_a_batch_by_heart(kind):
-    results = learn(CONFIGS[kind].model_copy(update={"init_std": 0.05}), 40, lr=2e-2)
+    results = learn(CONFIGS[kind].model_copy(update={"init_std": 0.05}), 60, lr=2e-2)
     assert results[0].loss == pytest.approx(math.log(VOCABULARY), abs=0.15)  # logits of about 0.05 · √16 = 0.2
     assert results[-1].loss < 0.2
 
