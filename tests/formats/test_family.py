@@ -45,7 +45,7 @@ def test_a_refusal_speaks_of_the_family_that_is_most_alike():
         "embed": {"position": "learned"},
         "norm": "layer",
         "final_norm": "layer",
-        "ffn": {"kind": "plain", "d_ff": 64},
+        "ffn": {"kind": "plain", "d_ff": 64, "bias": True},
     }
     with pytest.raises(ConfigError, match=r"attention\.window=3 cannot be written as a Hugging Face (GPT|OPT)"):
         family_of(decoder("none", attention={"window": 3, "n_kv_heads": 4, "bias": True, "bias_out": True}, **gpt))
