@@ -301,7 +301,7 @@ def test_an_export_that_cannot_say_it_is_refused_by_name(mine, tmp_path, name):
         lm.save(tmp_path / "hf", format="hf")
     assert not (tmp_path / "hf").exists()
     if name in kind:
-        assert f"={kind[name]} (a part of your own) cannot be written as a Hugging Face Llama" in str(refused.value)
+        assert f"={kind[name]} (a part of your own) cannot be written as a Hugging Face " in str(refused.value)
 
 
 def test_generation_uses_it(mine):

@@ -290,7 +290,7 @@ def test_bert_verifies_and_continues_no_text(tmp_path):
     lm = onehop.load(tmp_path, dtype="float32")
     found = {check.name: check.passed for check in verify(lm)}
     assert False not in found.values()
-    assert found["transformers"] is True
+    assert found["transformers, layer by layer, in float32"] is True
     with pytest.raises(RequestError, match=r"^this model reads both ways .* it cannot continue a text"):
         lm.generate([[5, 6]])
 
