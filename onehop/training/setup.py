@@ -34,13 +34,20 @@ def computing(device: torch.device, precision: torch.dtype) -> AbstractContextMa
 
 
 def has_native_bf16(device: torch.device) -> bool:
-    """Whether matrix products in bfloat16 are native here and so faster than in float32."""
+    """Whether matrix products in bfloat16 are native here and so faster than in float32.
+
+    On a CPU: by AMX's tiles, or AVX-512's instructions on AMD. On Intel's processors the latter take 1.6 times as long as
+    MKL's products in float32.
+    """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
-        asks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        return any(bool(getattr(torch.cpu, ask, lambda: False)()) for ask in asks)
+        return _cpu_has("amx_tile") or (_cpu_has("avx512_bf16") and made_by_amd())
     return False
+
+
+def _cpu_has(feature: str) -> bool:
+    return bool(getattr(torch.cpu, f"_is_{feature}_supported", lambda: False)())
 
 
 def pick_product(model: nn.Module, device: torch.device) -> None:

@@ -1,6 +1,7 @@
 """Tensors from files into a model and back, claim by claim."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -43,12 +44,14 @@ def fill(
     dtype None: the file's own. Buffers keep the type that the model gives them (counts, float32 biases of routers).
     Each tensor is read straight into its final place: the peak is the model and one tensor.
     Shapes are compared with the headers, and the size with the free memory, before anything is read. `report` gets one
-    line about the latter.
+    line about the latter, and one for each kind of tensors that are left out.
     """
     check_device(device)
     check_shapes(model, tensors, matched)
     to = tensors.dtype() if dtype is None else torch_dtype(dtype)
     refuse_what_does_not_fit(model, dtype=to, device=device, stored=tensors.nbytes, where=tensors.where, report=report)
+    for reason, n in Counter(reason for _, reason in matched.dropped).items() if report is not None else ():
+        report(f"{n} tensors left out: {reason}")
     check_twins(tensors, matched.twins)
     buffers = {name: buffer.dtype for name, buffer in model.named_buffers()}
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}

@@ -65,8 +65,11 @@ def test_the_text_model_inside_gives_the_same_logits_and_is_saved_alone(tmp_path
     x = tokens()
     want = whole(x).logits
     whole.save_pretrained(tmp_path / "theirs")
-    lm = onehop.load(tmp_path / "theirs", dtype=torch.float64)
+    said = []
+    lm = onehop.load(tmp_path / "theirs", dtype=torch.float64, report=said.append)
     near(lm.model(x), want)
+    n = sum("vis" in name or "projector" in name for name in load_file(tmp_path / "theirs" / "model.safetensors"))
+    assert said[1:] == [f"{n} tensors left out: the part that sees images: only the text model is read"]
     lm.save(tmp_path / "ours", format="hf")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float64)
     near(theirs(x).logits, want)

@@ -30,6 +30,18 @@ def test_precision_is_what_was_asked_for_and_auto_what_the_hardware_multiplies(m
         assert pick_precision("bfloat16", cpu) == torch.bfloat16
 
 
+@pytest.mark.parametrize(
+    ("tiles", "instructions", "amd", "native"),
+    [(True, True, False, True), (False, True, True, True), (False, True, False, False), (False, False, True, False)],
+)
+def test_bfloat16_is_native_where_it_is_quicker(monkeypatch, tiles, instructions, amd, native):
+    """AMX's tiles are; AVX-512's instructions on AMD only."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions, raising=False)
+    monkeypatch.setattr(setup, "made_by_amd", lambda: amd)
+    assert setup.has_native_bf16(torch.device("cpu")) == native
+
+
 @pytest.mark.parametrize(("amd", "product"), [(True, onednn), (False, F.linear)])
 def test_the_processors_maker_decides_the_float32_product(monkeypatch, amd, product):
     monkeypatch.setattr(setup, "made_by_amd", lambda: amd)
