@@ -36,7 +36,7 @@ def computing(device: torch.device, precision: torch.dtype) -> AbstractContextMa
 def has_native_bf16(device: torch.device) -> bool:
     """Whether matrix products in bfloat16 are native here and so faster than in float32.
 
-    On a CPU: by AMX's tiles, or AVX-512's instructions on AMD. On Intel's processors the latter take 1.6 times as long as
+    On a CPU: by AMX's tiles, or AVX-512's instructions on AMD. On Intel's the latter take 1.6 times as long as
     MKL's products in float32.
     """
     if device.type == "cuda":

@@ -50,8 +50,9 @@ def fill(
     check_shapes(model, tensors, matched)
     to = tensors.dtype() if dtype is None else torch_dtype(dtype)
     refuse_what_does_not_fit(model, dtype=to, device=device, stored=tensors.nbytes, where=tensors.where, report=report)
-    for reason, n in Counter(reason for _, reason in matched.dropped).items() if report is not None else ():
-        report(f"{n} tensors left out: {reason}")
+    if report is not None:
+        for reason, n in Counter(reason for _, reason in matched.dropped).items():
+            report(f"{n} tensors left out: {reason}")
     check_twins(tensors, matched.twins)
     buffers = {name: buffer.dtype for name, buffer in model.named_buffers()}
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
