@@ -23,7 +23,7 @@ TEXTS = ["README.md", "CONTRIBUTING.md", "docs/textbook.md", "tests/SKIPS.md"]
 WRITTEN = ("out/", "my", "path.py")  # what the reader's own commands write or read, and a stand-in for any file
 COMMANDS = [line for line in README.splitlines() if line.startswith("onehop ")]
 SHORT = ["train.steps=2", "train.batch_size=2", "train.eval_rows=2", "train.sample_tokens=4", "train.device=cpu"]
-SMALL = ["model.d_model=16", "model.n_layers=1", "model.ffn.d_ff=16", *SHORT]
+SMALL = ["model.d_model=16", "model.attention.position.width=2", "model.n_layers=1", "model.ffn.d_ff=16", *SHORT]
 
 # a piece of a command -> what it has to say
 SAYS = {
