@@ -197,8 +197,8 @@ def test_a_bug_of_ours_keeps_its_traceback(monkeypatch):
     ("error", "text"),
     [
         (
-            PermissionError(13, "Permission denied", "/root/a.txt"),
-            "/root/a.txt cannot be used: Permission denied. Check",
+            PermissionError(13, "Permission denied", "/data/a.txt"),
+            "/data/a.txt cannot be used: Permission denied. Check",
         ),
         (OSError(28, "No space left on device"), "failed: No space left on device. Free some space"),
     ],

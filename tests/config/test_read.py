@@ -299,8 +299,8 @@ def test_a_path_in_a_recipe_starts_from_its_folder_and_one_on_the_command_line_f
     far = tmp_path / "far"
     assert read(file).recipe.data.files == (str(far / "a.txt"), str(far / "b-*.txt"), "c.txt", "/d.txt")
     assert read(file, ["data.files=a.txt"]).recipe.data.files == ("a.txt",)
-    assert read(file, ["data.files=a.txt"], root="/root").recipe.data.files == ("/root/a.txt",)
-    assert read(file, ["data.tokenizer=characters"], root="/root").recipe.data.tokenizer == "characters"
+    assert read(file, ["data.files=a.txt"], root="/base").recipe.data.files == ("/base/a.txt",)
+    assert read(file, ["data.tokenizer=characters"], root="/base").recipe.data.tokenizer == "characters"
 
 
 # --- wrong files

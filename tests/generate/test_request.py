@@ -56,9 +56,13 @@ def test_every_field_but_the_prompt_has_an_impossible_value_above():
 
 
 def test_the_edges_of_each_range_are_allowed():
-    Request((0,), repetition_penalty=1e6, presence_penalty=-1e6, frequency_penalty=1e6)
-    Request((0,), temperature=0, top_k=0, top_p=1, min_p=1.0, logprobs=0, seed=2**63 - 1, max_new_tokens=1)
-    Request((0,), temperature=1e-320, top_p=1e-6, frequency_penalty=-2.0, presence_penalty=2)
+    for edges in (
+        {"repetition_penalty": 1e6, "presence_penalty": -1e6, "frequency_penalty": 1e6},
+        {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 1.0, "logprobs": 0, "seed": 2**63 - 1, "max_new_tokens": 1},
+        {"temperature": 1e-320, "top_p": 1e-6, "frequency_penalty": -2.0, "presence_penalty": 2},
+    ):
+        request = Request((0,), **edges)
+        assert {name: getattr(request, name) for name in edges} == edges  # taken as given, not clamped
 
 
 def test_one_stop_string_may_stand_alone():
