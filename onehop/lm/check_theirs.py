@@ -4,8 +4,6 @@ All of their model is in memory meanwhile: it renames and fuses tensors as it lo
 and cannot be asked for a layer. Where it does not fit beside ours, nothing is compared and the note says so.
 """
 
-import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +16,7 @@ from onehop.base.units import human_bytes
 from onehop.config.position import AlibiConfig
 from onehop.lm.probe import SOURCE, Finding, Probe, skipped, unit
 from onehop.lm.yardstick import FLOOR, Laid, Part, Truth, bound, distance, truth_of
+from onehop.weights.memory import free_bytes
 
 # Angles and ALiBi biases are float32 there, whatever the dtype: at position p an angle is wrong by up to p · 2^-24 rad,
 # half an eps for each position, and queries and keys whose product is 4 pass that on to the weights fourfold.
@@ -29,8 +28,8 @@ def transformers(probe: Probe) -> Finding:
     lm = probe.lm
     if lm.folder is None or lm.family is None or not lm.folder.is_dir():
         return skipped("this model did not come from a Hugging Face folder")
-    needed, free = 4 * sum(p.numel() for p in probe.model.parameters()), free_memory()
-    if needed > free:
+    needed, free = 4 * sum(p.numel() for p in probe.model.parameters()), free_bytes(torch.device("cpu"))
+    if free is not None and needed > free:
         return skipped(f"their model in float32 takes {human_bytes(needed)}; {human_bytes(free)} are free")
     try:
         import transformers as library
@@ -161,9 +160,3 @@ def _layers(theirs: nn.Module, truth: Truth) -> list[tuple[str, nn.Module]]:
         if mine:  # the outermost comes first
             found += [(f"{prefix}layers.{i}", layer) for i, layer in enumerate(mine[0])]
     return found
-
-
-def free_memory() -> float:
-    """Bytes that are free, as far as the system says."""
-    known = hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else math.inf

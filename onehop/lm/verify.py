@@ -11,6 +11,7 @@ import torch
 from onehop.lm import check_files, check_kernels, check_text, check_theirs, checks, positions
 from onehop.lm.language_model import LanguageModel
 from onehop.lm.probe import Finding, Probe, skipped
+from onehop.weights.memory import free_bytes
 
 N_PASSES = 30  # passes over a text, in the cost of the whole: the checks' own, and those of the truth
 SECONDS, SECONDS_COMPILED = 5.0, 15.0  # what does not grow with the model; and for each kind of layer
@@ -139,7 +140,8 @@ def _is_half(dtype: torch.dtype) -> bool:
 def _wide_fits(lm: LanguageModel) -> bool:
     """Whether a float32 copy of 16-bit weights fits beside them, twice over (one is prepared for multiplying)."""
     weights = list(lm.model.parameters())
-    return _is_half(weights[0].dtype) and 8 * sum(p.numel() for p in weights) <= check_theirs.free_memory()
+    free = free_bytes(weights[0].device)
+    return _is_half(weights[0].dtype) and (free is None or 8 * sum(p.numel() for p in weights) <= free)
 
 
 def _not_compiled(probe: Probe) -> str:
