@@ -36,12 +36,7 @@ class Choice:
 
 
 def score(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, kernel: str = "auto") -> Tensor:
-    """Let q (B, T, H, D) look at `keys` -> (B, T, H, Dv), by the kernel that `choose` names.
-
-    Where there is no query at all, the definition answers: the others cut and fold tensors, which need a size to do so.
-    """
-    if q.numel() == 0:
-        return plain(q, keys, rule, sight)
+    """Let q (B, T, H, D) look at `keys` -> (B, T, H, Dv), by the kernel that `choose` names."""
     return KERNELS.get(choose(q, keys, rule, sight, kernel=kernel).kernel)(q, keys, rule, sight)
 
 
@@ -51,7 +46,7 @@ def choose(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, kernel: str 
         return Choice("plain", "asked for")
     if kernel != "auto":
         KERNELS.get(kernel)  # refuses a name that it does not know
-    if not q.numel():
+    if not q.numel():  # the others cut and fold tensors, which need a size to do so
         return Choice("plain", "no token is there to look")
     why_not = {"tiled": why_not_tiled(rule), "fused": why_not_fused(q, rule, sight)}
     if kernel == "auto":
