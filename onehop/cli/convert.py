@@ -18,7 +18,7 @@ Format = Annotated[
 DType = Annotated[str | None, typer.Option(help="float32, bfloat16, float16; in GGUF also q8_0 (left out: as it is)")]
 KVHeads = Annotated[int | None, typer.Option(help="average key/value heads to so many (GQA, 1: MQA), to be trained on")]
 Context = Annotated[int | None, typer.Option(help="stretch rotary positions to so many tokens, to be trained on")]
-RopeKind = Annotated[str, typer.Option(help="how they are stretched: yarn, linear, ntk or llama3")]
+RopeKind = Annotated[str | None, typer.Option(help="how they are stretched: yarn (if left out), linear, ntk or llama3")]
 
 
 @app.command()
@@ -29,7 +29,7 @@ def convert(
     dtype: DType = None,
     kv_heads: KVHeads = None,
     extend_context: Context = None,
-    rope: RopeKind = "yarn",
+    rope: RopeKind = None,
     parts: o.Parts = None,
     json: Json = False,
 ) -> int:

@@ -47,14 +47,19 @@ def convert(
     dtype: str | None = None,
     kv_heads: int | None = None,
     context: int | None = None,
-    rope: str = "yarn",
+    rope: str | None = None,
     parts: Iterable[str | Path] = (),
 ) -> Converted:
     """Read a model and write it in another layout, whole or not at all.
 
     format None: gguf for a target that ends in .gguf, else hf where that layout can hold the model, else onehop. dtype
-    None: the source's own. kv_heads: average key and value heads. context: stretch rotary positions, as `rope` says.
+    None: the source's own. kv_heads: average key and value heads. context: stretch rotary positions, as `rope` says
+    (None: yarn).
     """
+    if rope is not None and context is None:
+        raise ConfigError(
+            f"rope={rope} stretches nothing without a context: give extend-context, or leave rope out."
+        )
     target, place = Path(target), locate(source)
     _refuse_itself(place, target)
     quantised = dtype is not None and dtype == "q8_0"
@@ -63,7 +68,7 @@ def convert(
     lm = load(place, dtype=None if quantised else dtype, parts=parts)
     came = describe(place, parts=parts).family
     before = _claims(lm.model, came)
-    notes = _reshape(lm, kv_heads=kv_heads, context=context, rope=rope)
+    notes = _reshape(lm, kv_heads=kv_heads, context=context, rope=rope or "yarn")
     chosen = format or _format_for(target, lm)
     family = _family(lm, chosen)
     if chosen == "hf":

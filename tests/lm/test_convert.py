@@ -164,3 +164,10 @@ def test_the_command_tells_a_machine_everything(tmp_path, capsys):
     assert onehop.load(tmp_path / "b.gguf").config.max_len == 128
     assert main(["convert", str(tmp_path / "a"), str(tmp_path / "c"), "--kv-heads", "1"]) == 0
     assert "mean of heads" in capsys.readouterr().out
+
+
+def test_a_way_to_stretch_without_a_longer_context_is_refused(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"^rope=ntk stretches nothing without a context: give extend-context"
+    ):
+        convert(tmp_path, tmp_path / "b", rope="ntk")
