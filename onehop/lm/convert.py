@@ -57,9 +57,7 @@ def convert(
     (None: yarn).
     """
     if rope is not None and context is None:
-        raise ConfigError(
-            f"rope={rope} stretches nothing without a context: give extend-context, or leave rope out."
-        )
+        raise ConfigError(f"rope={rope} stretches nothing without a context: give extend-context, or leave rope out.")
     target, place = Path(target), locate(source)
     _refuse_itself(place, target)
     quantised = dtype is not None and dtype == "q8_0"

@@ -167,7 +167,5 @@ def test_the_command_tells_a_machine_everything(tmp_path, capsys):
 
 
 def test_a_way_to_stretch_without_a_longer_context_is_refused(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"^rope=ntk stretches nothing without a context: give extend-context"
-    ):
+    with pytest.raises(ConfigError, match=r"^rope=ntk stretches nothing without a context: give extend-context"):
         convert(tmp_path, tmp_path / "b", rope="ntk")
