@@ -156,6 +156,11 @@ def test_the_figures_of_the_readme_are_those_of_the_results():
     for result in results("decode_cpu")["results"]:
         speed = result["tokens_per_s"]
         expected.append(f"| {speed['onehop']} | {speed['transformers']} | {result['ratio']:.2f} × |")
+    seconds = {
+        (row["kind"], row["pass"]): row["seconds"] for row in results("attention_cpu")["speed"] if row["t"] == 4096
+    }
+    for kind in ("tiled", "sdpa, bias given", "sdpa, bias built"):
+        expected.append(f"| {seconds[kind, 'forward']:.2f} s | {seconds[kind, 'both']:.2f} s |")
     memory = {row["t"]: row["bytes"] / 2**20 for row in results("attention_cpu")["memory"] if row["kind"] == "tiled"}
     expected.append(f"({memory[2048]:.0f} MiB at 2k tokens, {memory[32768]:.0f} MiB at 32k")
     assert [text for text in expected if text not in README] == []

@@ -67,6 +67,8 @@ class Packed:
         """A copied model has weights of its own, for which nothing is prepared."""
 
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
 # A table of parameters and a name in it. (Read there, one costs a tenth of what it costs as a module's attribute.)
 Place = tuple[Mapping[str, Tensor | None], str]
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x, W, b -> x · Wᵀ + b
@@ -136,14 +138,11 @@ class SideBySide:
     def __call__(self, x: Tensor) -> Sequence[Tensor]:
         """(…, d_in) -> one (…, d_out) per map."""
         maps = self.maps
-        training = torch.is_grad_enabled() and x.device.type == "cpu"
-        if not (training or self.packed is not None) or not _one_product(maps):
+        if self.packed is not None and self.packed.maps == maps and all(map(_plain, maps)) and self.packed.usable():
+            return self.packed(x).split_with_sizes([m.out_features for m in maps], -1)
+        if not torch.is_grad_enabled() or x.device.type != "cpu" or not _one_product(maps):
             return [m(x) for m in maps]
         widths = [m.out_features for m in maps]
-        if self.packed is not None and self.packed.usable() and self.packed.maps == maps:
-            return self.packed(x).split_with_sizes(widths, -1)
-        if not training:
-            return [m(x) for m in maps]
         biases: list[Tensor] = [m.bias for m in maps if m.bias is not None]
         bias = torch.cat(biases) if biases else None
         return self.product(x, torch.cat([m.weight for m in maps]), bias).split_with_sizes(widths, -1)
@@ -220,11 +219,13 @@ def _holders(model: nn.Module) -> Iterator[tuple["Linear | Tied | SideBySide", S
 
 def _one_product(maps: Sequence[nn.Module]) -> bool:
     """Whether calling these maps one by one is just x · Wᵀ + b: no subclass, nobody who listens, biases alike."""
-    for m in maps:
-        hooked = m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
-        if type(m) is not Linear or hooked or "forward" in vars(m):
-            return False
-    return len({m.bias is None for m in maps}) == 1
+    return all(map(_plain, maps)) and len({m.bias is None for m in maps}) == 1
+
+
+def _plain(m: nn.Module) -> bool:
+    """Whether it is a Linear to which nothing has been added."""
+    own = m.__dict__
+    return type(m) is Linear and "forward" not in own and not any(own[hooks] for hooks in HOOKS)
 
 
 def _fresh(packed: Packed) -> bool:

@@ -46,9 +46,10 @@ class Rope(PositionScheme):
         return self._stretched(self._plain.on(length.device), length)
 
     def angles(self, at: Tensor, *, dtype: torch.dtype, length: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The cos and sin at positions (B, T) of texts of `length` (B,) or (B, T) tokens -> (B, T, width/2) twice.
+        """The cos and sin at positions (B, T) of texts of `length` (B,) or (B, T) tokens -> (B, T, width) twice.
 
-        float64 for q and k of that `dtype`, else float32. Both carry the attention factor.
+        Both dims of a pair are there; the first one's sin is negative, as `rotate` wants it. float64 for q and k of
+        that `dtype`, else float32. Both carry the attention factor.
         """
         exact = torch.float32 if at.device.type == "mps" else torch.float64
         if self.by_length and length is not None:
@@ -61,11 +62,12 @@ class Rope(PositionScheme):
         if self.attention_factor != 1.0:
             cos, sin = cos * self.attention_factor, sin * self.attention_factor
         kept = torch.float64 if dtype == torch.float64 else torch.float32
-        return cos.to(kept), sin.to(kept)
+        cos, sin = cos.to(kept), sin.to(kept)
+        return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Vectors (B, T, H, D) turned by angles (B, T, width/2) -> (B, T, H, D); computed in cos's dtype."""
-        cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)  # (B, T, 1, width/2)
+        """Vectors (B, T, H, D) turned by angles (B, T, width) -> (B, T, H, D); computed in cos's dtype."""
+        cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)  # (B, T, 1, width)
         if torch.is_grad_enabled() and x.requires_grad:
             turned: Tensor = _Turned.apply(x, cos, sin)
             return turned
@@ -81,14 +83,11 @@ class Rope(PositionScheme):
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The first dims of x (B, T, H, D) turned by angles (B, T, 1, width/2)."""
-    half = cos.size(-1)
-    wide = x.to(cos.dtype)
-    a, b = wide[..., :half], wide[..., half : 2 * half]
-    turned = [torch.addcmul(a * cos, b, sin, value=-1).to(x.dtype), torch.addcmul(b * cos, a, sin).to(x.dtype)]
-    if 2 * half < x.size(-1):
-        turned.append(x[..., 2 * half :])
-    return torch.cat(turned, dim=-1)
+    """The first dims of x (B, T, H, D) turned by angles (B, T, 1, width): x · cos, and each pair's other dim · sin."""
+    width = cos.size(-1)
+    turning = x[..., :width].to(cos.dtype)
+    turned = torch.addcmul(turning * cos, turning.roll(width // 2, -1), sin).to(x.dtype)
+    return turned if width == x.size(-1) else torch.cat([turned, x[..., width:]], dim=-1)
 
 
 class _Turned(torch.autograd.Function):

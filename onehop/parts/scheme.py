@@ -42,14 +42,14 @@ class PositionScheme(nn.Module):
         return self.rotate(q, cos, sin), self.rotate(k, cos, sin)
 
     def angles(self, at: Tensor, *, dtype: torch.dtype, length: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The cos and sin, for q of `dtype`, at positions (B, T): (B, T, width/2) twice.
+        """The cos and sin, for q of `dtype`, at positions (B, T): two tensors, as `rotate` wants them.
 
         With `by_length`, `length` (B,) or (B, T) is the number of tokens of each row's or each slot's text.
         """
         raise self._without("angles", "turns")
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Vectors (B, T, H, D) turned by angles (B, T, width/2) -> (B, T, H, D)."""
+        """Vectors (B, T, H, D) turned by what `angles` gave -> (B, T, H, D)."""
         raise self._without("rotate", "turns")
 
     def forward(self, q_at: Tensor, k_at: Tensor) -> Tensor:

@@ -95,6 +95,7 @@ def _by_group(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
     """All queries of a group of heads against its keys in one product, each key read once; (B, T, H, D).
 
     Holds where the queries of a group share their mask rows: no mask at all, or one query, mask (1 | B, 1 | H, 1, S).
+    A single row of 16 bits is taken twice on a CPU: PyTorch's kernel is two to four times as quick with two.
     """
     (b, t, h, d), n_kv = q.shape, k.size(2)
     if t == 1:
@@ -103,7 +104,10 @@ def _by_group(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
         q = q.view(b, t, n_kv, h // n_kv, d).permute(0, 2, 3, 1, 4).reshape(b, n_kv, -1, d)  # (B, K, G·T, D)
     if mask is not None and mask.size(1) > 1:
         mask = mask.squeeze(2).unflatten(1, (n_kv, -1))  # (1 | B, K, G, S)
+    if q.size(2) == 1 and q.device.type == "cpu" and q.element_size() == 2:
+        q = q.expand(-1, -1, 2, -1)
     y = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, scale=scale)
+    y = y[:, :, : h // n_kv * t]
     return y.reshape(b, 1, h, d) if t == 1 else y.reshape(b, h, t, d).transpose(1, 2)  # (B, T, H, D)
 
 

@@ -32,8 +32,8 @@ def test_other_precisions_pass_with_their_own_tolerance(dtype):
     own, wide = ([c for c in compared if c.unit == f"eps of {unit}"] for unit in (name, "float32"))
     assert len(own) >= 9
     assert len(wide) == (1 if dtype == torch.float64 else 1 + len(own))  # 16 bits: every path in float32 too
-    # A path may lose what the definition loses, threefold: here that is a few eps, so 0.1 of a vector's length at most.
-    assert all(1 < check.tolerance < 12 for check in own)
+    # A path may lose what the definition loses, threefold, and one eps: that is 1 to 7 eps here, by the machine's sums.
+    assert all(1 < check.tolerance < 31 for check in own)
     assert all("the definition itself loses there" in check.reason for check in own)
 
 

@@ -35,6 +35,15 @@ def test_other_types_are_as_close_to_the_definition_as_their_digits_allow(dtype,
     )
 
 
+@pytest.mark.parametrize("options", [{}, {"bias": "alibi"}, {"layout": "padded"}, {"sees": Sees("all")}])
+def test_one_query_of_16_bits_in_groups_of_one_is_the_definition(options):
+    """Its row is taken twice; outputs near 1, rounded to the type."""
+    p = problem(t=1, s=9, heads=3, n_kv=3, d=4, dv=4, dtype=torch.bfloat16, **options)
+    y = fused(p.q, p.keys, p.rule, p.sight)
+    assert y.shape == (2, 1, 3, 4)
+    torch.testing.assert_close(y, plain(p.q, p.keys, p.rule, p.sight), rtol=0, atol=2e-2)
+
+
 def test_a_bias_stays_in_float32_beside_16_bit_queries():
     """In bfloat16 a bias of -1001 would become -1000, and e^1 of weight would be lost."""
 
