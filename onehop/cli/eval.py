@@ -28,6 +28,7 @@ def evaluate(
     device: o.Device = "cpu",
     kernel: o.KernelName = "auto",
     parts: o.Parts = None,
+    adapter: o.Adapter = None,
     json: Json = False,
 ) -> int:
     """Loss (nats per token), perplexity and bits per byte on text."""
@@ -36,7 +37,10 @@ def evaluate(
     if files and (documents, seed) != (None, None):
         raise DataError("--documents and --seed choose from a built-in corpus; files are read whole. Leave them out.")
     source = _corpus(corpus, documents, seed) if corpus else open_source(files=files or ())
-    lm = load(place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], report=beside(json))
+    lm = load(
+        place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], adapter=adapter,
+        report=beside(json),
+    )  # fmt: skip
     with people(json).status(f"reading {source.description}"):
         texts = list(source)
         found = lm.evaluate(texts, stride=stride)

@@ -36,6 +36,7 @@ def generate(
     device: o.Device = "cpu",
     kernel: o.KernelName = "auto",
     parts: o.Parts = None,
+    adapter: o.Adapter = None,
     verbose: o.Verbose = False,
     json: Json = False,
 ) -> int:
@@ -46,7 +47,10 @@ def generate(
         repetition_penalty=repetition_penalty, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
         stop=stop, seed=seed, ignore_eos=ignore_eos, logprobs=alternatives,
     )  # fmt: skip
-    lm = load(place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], report=beside(json))
+    lm = load(
+        place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], adapter=adapter,
+        report=beside(json),
+    )  # fmt: skip
     if verbose:
         show_settings(lm, options)
     _answer(lm, texts, options, json=json)

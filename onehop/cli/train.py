@@ -9,7 +9,9 @@ from onehop.base.errors import ConfigError, did_you_mean
 from onehop.base.files import atomic_write
 from onehop.base.shipped import shipped, shipped_names
 from onehop.cli.common import Json, machines, new_app, people, table
+from onehop.config.model import ModelConfig
 from onehop.config.read import Loaded, read
+from onehop.config.recipe import Recipe
 
 app = new_app()
 
@@ -26,14 +28,14 @@ def train(
     copy: Annotated[Path | None, typer.Option(help="write an editable copy of the recipe here; train nothing")] = None,
     json: Json = False,
 ) -> int:
-    """Train a model from text by a recipe. Ctrl-C saves; --resume goes on."""
+    """Train a model from text by a recipe, or go on with one that is trained. Ctrl-C saves; --resume goes on."""
     modes = {"--resume": resume, "--fresh": fresh, "--explain": explain, "--copy": copy is not None}
     asked = [name for name, is_asked in modes.items() if is_asked]
     if len(asked) > 1:
         raise ConfigError(f"{' and '.join(asked)} exclude each other: give one of them")
     if copy is not None:
         return _copy(recipe, copy, keys or [], json=json)
-    loaded = read(recipe, keys or [])
+    loaded = read(recipe, keys or [], model_of=_model_of)
     if explain:
         return _explain(loaded, json)
     from onehop.training import train as run_training  # torch loads only when there is something to train
@@ -53,8 +55,14 @@ def train(
             }
         )
     elif not run.interrupted:
-        _next(run.out, bool(run.understanding), console.print)
+        _next(run.out, run.trainer.recipe, [*run.understanding], console.print)
     return 130 if run.interrupted else 0
+
+
+def _model_of(path: str) -> ModelConfig:
+    from onehop.weights.open import config_of  # torch loads only for a recipe that goes on from a model
+
+    return config_of(path)
 
 
 def _explain(loaded: Loaded, json: bool) -> int:
@@ -82,10 +90,16 @@ def _copy(recipe: str, target: Path, keys: list[str], *, json: bool) -> int:
     return 0
 
 
-def _next(out: Path, asked: bool, say: Any) -> None:
-    """Three commands that go on from here."""
-    say(f"\nthe run is in {out}: loss.png, samples.txt, metrics.jsonl{', it.png (where “it” looks)' if asked else ''}")
+def _next(out: Path, recipe: Recipe, asked: list[str], say: Any) -> None:
+    """What a run left, and commands that go on from there."""
+    pictures = {"it": "it.png (where “it” looks)", "pairs": "dates_attention.png (where an answer looks)"}
+    more = "".join(f", {told}" for kind, told in pictures.items() if kind in asked)
+    say(f"\nthe run is in {out}: loss.png, samples.txt, metrics.jsonl{more}")
     say("next:")
-    say(f'  onehop generate {out} "Once upon a time"')
+    if recipe.task.kind == "chat":
+        say(f"  onehop chat {out}")
+    elif recipe.task.kind in ("next", "pairs"):
+        prompt = "the fifth of March nineteen ninety-nine" if "pairs" in asked else "Once upon a time"
+        say(f'  onehop generate {out} "{prompt}"')
     say(f"  onehop verify {out}")
     say("  onehop train quickstart data.files=FOLDER out=out/mine     (your own text)")

@@ -16,6 +16,8 @@ PATHS: dict[tuple[str, str], tuple[str, ...]] = {
     ("data", "files"): (),
     ("data", "tokenizer"): ("bpe", "characters"),
     ("model", "parts"): (),
+    ("task", "template"): (),
+    ("tune", "init"): (),
 }
 
 

@@ -6,9 +6,10 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from onehop.config.effect import Listens, without_effect
-from onehop.config.model import BlockConfig, ModelConfig, Names
+from onehop.config.model import ModelConfig, Names
 from onehop.config.part import Part, broken_rule
-from onehop.config.rules import each_block
+from onehop.config.task import NextConfig, Task, misfits
+from onehop.config.tune import TuneConfig
 
 Kernel = Literal["auto", "plain", "tiled", "fused"]
 
@@ -16,7 +17,7 @@ Kernel = Literal["auto", "plain", "tiled", "fused"]
 class DataConfig(Part):
     """Which text, how it becomes tokens, and how tokens become rows."""
 
-    corpus: str | None = Field(None, description="a built-in corpus: fables or python-stdlib")
+    corpus: str | None = Field(None, description="a built-in corpus: fables, python-stdlib or dates")
     files: Names = Field((), description="files, folders or globs with text (.txt, .md, source code, .jsonl …)")
     n_documents: int | None = Field(
         None, ge=1, description="documents to take; none: all (an endless corpus needs a number)"
@@ -104,6 +105,8 @@ class Recipe(Part):
     about: str = Field("", description="what the recipe is for")
     model: ModelConfig
     data: DataConfig
+    task: Task = Field(default_factory=NextConfig, description="what is learned from the text")
+    tune: TuneConfig = Field(default_factory=TuneConfig, description="going on from a model that is trained already")
     train: TrainConfig
 
     @model_validator(mode="after")
@@ -121,9 +124,16 @@ class Recipe(Part):
             )
         if data.corpus is None and not data.files:
             yield "data.files and data.corpus are left out: no text. Set data.files=FILE,… or data.corpus=fables."
-        yield from each_block(model, "model.", (_hides_the_next,))
-
-
-def _hides_the_next(block: BlockConfig, path: str) -> Iterator[str]:
-    if block.attention.sees == "all":
-        yield f"{path}attention.sees=all shows every token the next one, which training asks for. Use causal or prefix."
+        yield from misfits(self.task, model, data)
+        if self.task.both_ways and train.sample:
+            yield (
+                f"train.sample={train.sample!r} has no effect with task={self.task.kind}: such a model goes on with no "
+                "text. Leave it out."
+            )
+        if self.tune.init is not None and data.tokenizer in ("bpe", "characters"):
+            for key in ("tokenizer", "vocab_size"):
+                if getattr(data, key) != DataConfig.model_fields[key].default:
+                    yield (
+                        f"data.{key}={getattr(data, key)} has no effect with tune.init={self.tune.init}, whose own "
+                        f"tokenizer is used. Leave data.{key} out."
+                    )

@@ -46,7 +46,7 @@ def prepare(
     n_documents: int | None = None,
     separator: str | None = None,
     jsonl_field: str = "text",
-    tokenizer: str | Path = "bpe",
+    tokenizer: str | Path | Tokenizer = "bpe",
     vocab_size: int = 1024,
     validation: float = 0.05,
     seed: int = 0,
@@ -55,7 +55,7 @@ def prepare(
     """Read the documents, train or load the tokenizer, and encode both sides of the split into shards below `folder`.
 
     tokenizer: "bpe" (`vocab_size` tokens, trained on the training side, at most 20 kB of it for each token),
-    "characters" (of the whole text), or the path of a tokenizer. The shards have a name made from the contents of the
+    "characters" (of the whole text), or a tokenizer or its path. The shards have a name made from the contents of the
     text, the tokenizer and the split: where a run with the same three left them, they are used as they are; damaged
     ones are refused. Nothing half-written stays.
     """
@@ -86,7 +86,9 @@ def remove_others(kept: Prepared) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _load(path: str | Path) -> Tokenizer:
+def _load(path: str | Path | Tokenizer) -> Tokenizer:
+    if isinstance(path, Tokenizer):
+        return path
     if not Path(path).exists():
         raise TextError(
             f"data.tokenizer={path} is neither {' nor '.join(TRAINED)}, and no such file exists. Give the path of a "

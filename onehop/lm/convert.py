@@ -49,12 +49,13 @@ def convert(
     context: int | None = None,
     rope: str | None = None,
     parts: Iterable[str | Path] = (),
+    adapter: str | Path | None = None,
 ) -> Converted:
     """Read a model and write it in another layout, whole or not at all.
 
     format None: gguf for a target that ends in .gguf, else hf where that layout can hold the model, else onehop. dtype
-    None: the source's own. kv_heads: average key and value heads. context: stretch rotary positions, as `rope` says
-    (None: yarn).
+    None: the source's own. adapter: a folder with one, to be added. kv_heads: average key and value heads. context:
+    stretch rotary positions, as `rope` says (None: yarn).
     """
     if rope is not None and context is None:
         raise ConfigError(f"rope={rope} stretches nothing without a context: give extend-context, or leave rope out.")
@@ -63,7 +64,7 @@ def convert(
     quantised = dtype is not None and dtype == "q8_0"
     if quantised and (format or GGUF) != "gguf" and target.suffix != GGUF:
         raise ConfigError("dtype=q8_0 exists in GGUF files only. Name a target that ends in .gguf.")
-    lm = load(place, dtype=None if quantised else dtype, parts=parts)
+    lm = load(place, dtype=None if quantised else dtype, parts=parts, adapter=adapter)
     came = describe(place, parts=parts).family
     before = _claims(lm.model, came)
     notes = _reshape(lm, kv_heads=kv_heads, context=context, rope=rope or "yarn")

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,14 +16,16 @@ from torch import Tensor
 from onehop.base.units import human_count, human_time
 from onehop.data.corpora import CORPORA, Corpus
 from onehop.model.transformer import Transformer
-from onehop.training.picture import draw_look, look_from
+from onehop.training.begin import share
+from onehop.training.picture import draw_across, draw_look, look_across, look_from
 from onehop.training.report import Display, draw_losses
 from onehop.training.samples import drop_samples, sample, write_sample
 from onehop.training.step import StepResult
 from onehop.training.trainer import Trainer
-from onehop.training.understanding import Understanding, ask
+from onehop.training.understanding import Understanding, ask, ask_pairs
 
 QUESTIONS = 300  # asked of each kind: a share of 0.9 is then known to within 0.035 (two standard errors)
+ANSWERS = 1000  # pairs: a share of 0.99 is then known to within 0.006
 QUESTION_SEED = 10_000  # added to the text's seed
 
 
@@ -112,6 +115,8 @@ class Session:
             f"model: {human_count(n)} parameters, {t.recipe.model.n_layers} layers of width {t.recipe.model.d_model}, "
             f"{t.tokenizer.vocab_size} token ids; on {t.device.type} in {str(t.precision).removeprefix('torch.')}"
         )
+        if t.recipe.tune.lora is not None or t.recipe.tune.freeze:
+            say(share(t.model))
         if any(block.attention.sees == "prefix" for block in t.recipe.model.layers()):
             say("attention.sees=prefix: plain text has no prefixes, so this run trains as if it said causal")
         if self.best_possible is not None and (n_cut := validation_cuts(t)):
@@ -134,8 +139,10 @@ class Session:
         )
         best = "" if self.best_possible is None else f" (best possible {self.best_possible:.3f})"
         self.display.say(f"step {result.step}: validation loss {val_loss:.3f}{best}{_busiest(result.loads)}")
-        if self.cfg.sample_tokens:
-            text = sample(t.model, t.tokenizer, self.cfg.sample, n_tokens=self.cfg.sample_tokens, seed=result.step)
+        if self.cfg.sample_tokens and t.lesson.prompt is not None:
+            prompt = t.lesson.prompt(self.cfg.sample)
+            more: dict[str, Any] = {"n_tokens": self.cfg.sample_tokens, "borders": t.lesson.borders}
+            text = sample(t.model, t.tokenizer, prompt, seed=result.step, **more)
             write_sample(t.out / "samples.txt", text, step=result.step, val_loss=val_loss)
             self.display.say(text, style="dim")
 
@@ -150,6 +157,12 @@ class Session:
                 look = look_from(t.model, t.tokenizer, questions[0].prompt, word="it") if kind == "it" else None
                 if look is not None:
                     draw_look(*look, t.out / "it.png", word="it")
+        if self.corpus is not None and self.corpus.pairs is not None and t.lesson.borders is not None:
+            self.display.phase("asking for held-out pairs")
+            asked = list(islice(self.corpus.pairs(QUESTION_SEED + t.recipe.data.seed, held_out=True), ANSWERS))
+            found["pairs"] = ask_pairs(t.model, t.tokenizer, asked, borders=t.lesson.borders, notify=self.display.note)
+            across = look_across(t.model, t.tokenizer, asked[0], borders=t.lesson.borders)
+            draw_across(*across, t.out / f"{self.corpus.name}_attention.png")
         numbers = {"val_loss": self.val_loss, "best_possible": self.best_possible}
         t.add_to_report(understanding={kind: u.accuracy for kind, u in found.items()}, **numbers)
         return found
@@ -164,6 +177,9 @@ class Session:
         )  # fmt: skip
         say(f"trained {t.progress.step} steps in {human_time(seconds)}: validation loss {self.val_loss:.3f}{over}")
         for kind, u in understanding.items():
+            if kind == "pairs":
+                say(f"held-out pairs: {u.accuracy:.1%} of {u.asked} answers are right, character by character")
+                continue
             say(f"held-out “{kind}” questions: {u.accuracy:.1%} right of {u.asked} (guessing: {u.chance:.0%})")
 
 

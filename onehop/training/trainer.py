@@ -15,22 +15,33 @@ import torch
 from onehop import __version__
 from onehop.base.errors import CheckpointError, ConfigError, OnehopError
 from onehop.base.files import atomic_file, atomic_write
-from onehop.base.units import human_count
 from onehop.config.origins import leaves
 from onehop.config.recipe import Recipe
 from onehop.config.write import to_toml
-from onehop.data.loader import Loader, evaluation_batches
-from onehop.data.prepare import Prepared, prepare, remove_others
-from onehop.model.build import build
+from onehop.data.prepare import TRAINED, remove_others
+from onehop.text.tokenizer import Tokenizer
+from onehop.training.begin import Checkpoint, begin, without_adapters
 from onehop.training.evaluate import validation_loss
+from onehop.training.lessons import make_lesson
 from onehop.training.optimizer import make_optimizer
 from onehop.training.report import Metrics
 from onehop.training.setup import pick_device, pick_precision, pick_product
 from onehop.training.state import FILE, Progress, load_state, remove_leftovers, save_state
 from onehop.training.step import StepResult, training_step
+from onehop.weights.adapter import save_adapter
 from onehop.weights.native import PROVENANCE, save_native, write_json
 
-RESULTS = ("metrics.jsonl", "samples.txt", "loss.png", "it.png", "model.safetensors", PROVENANCE, FILE)
+ADAPTER = "adapter"  # folder of a run's adapters, by PEFT's names
+RESULTS = (
+    "metrics.jsonl",
+    "samples.txt",
+    "loss.png",
+    "it.png",
+    "dates_attention.png",
+    "model.safetensors",
+    PROVENANCE,
+    FILE,
+)
 MOST_SKIPPED = 20  # steps in a row whose gradient is not finite: the run has diverged and will not come back
 Notify = Callable[[str], None]
 
@@ -49,25 +60,20 @@ class Trainer:
     def __init__(self, recipe: Recipe, *, resume: bool = False, fresh: bool = False, notify: Notify = quiet):
         self.out, self.notify = Path(recipe.out), notify
         _check_out(self.out, resume=resume, fresh=fresh)
-        if recipe.model.encoder is not None:
-            raise ConfigError(
-                "model.encoder: an encoder-decoder learns from pairs of source and target, and training reads plain "
-                "text so far. Leave model.encoder out."
-            )
         self.device = pick_device(recipe.train.device)
         self.precision = pick_precision(recipe.train.precision, self.device)
         with _nothing_left(self.out):
-            self.data = _prepare(recipe, self.out / "data", notify)
+            begun = None if recipe.tune.init is None else Checkpoint.open(recipe, self.device)
+            known: dict[str, Any] = (
+                {} if begun is None else {"tokenizer": _own_tokenizer(begun, recipe), "start_id": begun.start_id}
+            )
+            self.lesson = make_lesson(recipe, self.out / "data", notify, **known)
+            self.data, self.loader = self.lesson.data, self.lesson.loader
             self.tokenizer = self.data.tokenizer
             self.recipe = _with_vocab(recipe, self.tokenizer.vocab_size)
             self._check_sample()
-            self.row_options: dict[str, Any] = {
-                "batch_size": recipe.train.micro_batch or recipe.train.batch_size,
-                "length": self.context,
-                "packing": recipe.data.packing,
-            }
-            self.loader = Loader(self.data.train, seed=recipe.train.seed, **self.row_options)
-            self.model = build(self.recipe.model, seed=recipe.train.seed, device=self.device).train()
+            self.model = begin(self.recipe, begun, device=self.device)
+            self.family = None if begun is None else begun.family
             pick_product(self.model, self.device)
             self.optimizer = make_optimizer(self.model, recipe.train)
             self.progress = Progress()
@@ -111,8 +117,7 @@ class Trainer:
     def evaluate(self) -> float:
         """Validation loss (nats per target) over the same `train.eval_rows` rows each time."""
         cfg = self.recipe.train
-        rows = evaluation_batches(self.data.validation, n_rows=cfg.eval_rows, **self.row_options)
-        batches = (batch.to(self.device) for batch in rows)
+        batches = (batch.to(self.device) for batch in self.lesson.evaluation())
         loss = validation_loss(self.model, batches, precision=self.precision, kernel=cfg.kernel, notify=self.notify)
         if not math.isfinite(loss):
             raise self._diverged(f"the validation loss after step {self.progress.step} is {loss}")
@@ -123,7 +128,18 @@ class Trainer:
     def save(self) -> None:
         """Write the state for `--resume`, and the model as a onehop folder that everything else reads."""
         save_state(self.out, self.model, self.optimizer, progress=self.progress, facts=self._facts())
-        save_native(self.model, self.out, tokenizer=self.tokenizer, provenance=self.provenance())
+        plain = without_adapters(self.model)
+        save_native(
+            plain, self.out, tokenizer=self.tokenizer, provenance=self.provenance(), generation=self._generation()
+        )
+        if plain is not self.model:
+            base = str(self.recipe.tune.init)
+            save_adapter(self.model, self.out / ADAPTER, base=base, family=self.family)
+
+    def _generation(self) -> dict[str, Any] | None:
+        """The tokens that answers begin and end with, where those are not the tokenizer's own (None)."""
+        borders = self.lesson.borders
+        return None if borders is None else {"decoder_start_token_id": borders.start, "eos_token_id": borders.end}
 
     def add_to_report(self, **facts: Any) -> None:
         """Write more about the saved model into its provenance."""
@@ -153,13 +169,15 @@ class Trainer:
     def _facts(self) -> Mapping[str, Any]:
         """What a resumed run must not change: the model, the text, and the order in which it is read."""
         same = ("train.batch_size", "train.micro_batch", "train.context", "train.seed", "data.packing")
-        found = {k: v for k, v in leaves(self.recipe).items() if k.startswith("model.") or k in same}
+        found = {
+            k: v for k, v in leaves(self.recipe).items() if k.startswith(("model.", "task.", "tune.")) or k in same
+        }
         return {"text": self.data.folder.name, **{k: v for k, v in found.items() if k != "model.parts"}}
 
     def _check_sample(self) -> None:
         """Refuse a sample prompt now that would be refused after the first evaluation."""
-        cfg = self.recipe.train
-        n = len(self.tokenizer.encode(cfg.sample)) if cfg.sample_tokens else 0
+        cfg, prompt = self.recipe.train, self.lesson.prompt
+        n = len(prompt(cfg.sample)) if cfg.sample_tokens and prompt is not None else 0
         if n >= self.recipe.model.max_len:
             raise ConfigError(
                 f"train.sample has {n} tokens, and model.max_len={self.recipe.model.max_len} leaves no room for more. "
@@ -176,26 +194,17 @@ class Trainer:
         atomic_write(self.out / "recipe.toml", to_toml(self.recipe))
 
 
-def _prepare(recipe: Recipe, folder: Path, notify: Notify) -> Prepared:
-    """The text of the recipe as a tokenizer and token shards."""
-
-    def progress(what: str, done: int, total: int | None) -> None:
-        notify(f"{what}: {human_count(done)}" + (f" of {human_count(total)}" if total else ""))
-
-    d = recipe.data
-    return prepare(
-        folder=folder,
-        files=d.files,
-        corpus=d.corpus,
-        n_documents=d.n_documents,
-        separator=d.separator,
-        jsonl_field=d.jsonl_field,
-        tokenizer=d.tokenizer,
-        vocab_size=d.vocab_size,
-        validation=d.validation,
-        seed=d.seed,
-        progress=progress,
-    )
+def _own_tokenizer(begun: Checkpoint, recipe: Recipe) -> Tokenizer | None:
+    """The checkpoint's tokenizer; None where it has none, and the recipe names one."""
+    named = recipe.data.tokenizer not in TRAINED
+    if begun.tokenizer is not None and named:
+        raise ConfigError(
+            f"data.tokenizer={recipe.data.tokenizer} has no effect with tune.init={recipe.tune.init}, whose own "
+            "tokenizer is used. Leave data.tokenizer out."
+        )
+    if begun.tokenizer is None and not named:
+        raise ConfigError(f"tune.init={recipe.tune.init} has no tokenizer. Name its own: data.tokenizer=PATH.")
+    return begun.tokenizer
 
 
 def _with_vocab(recipe: Recipe, n_ids: int) -> Recipe:

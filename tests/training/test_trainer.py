@@ -129,7 +129,6 @@ def test_a_fresh_run_that_is_refused_leaves_the_old_one(tmp_path):
         ({"sample": "a fox " * 40}, ConfigError, "train.sample has"),
         ({"model": {"vocab_size": 5}}, ConfigError, "vocab_size=5 is too small"),
         ({"device": "cuda"}, ConfigError, "train.device=cuda is not there. This machine has: cpu"),
-        ({"model": {"encoder": ENCODER, "cross": {"n_heads": 2}}}, ConfigError, "pairs of source and target"),
     ],
 )
 def test_a_refused_recipe_leaves_nothing_behind(tmp_path, options, error, text):
