@@ -51,15 +51,15 @@ def cut_spans(
     """A row (T,) -> what is left, a mark for each span that was cut out, and those spans, each after its mark.
 
     At its end the second has one more mark. Kept and cut stretches take turns, a kept one first; their lengths are
-    random with the given sums. Raffel et al. 2019, arXiv:1910.10683, section 3.1.4 and figure 2.
+    random with the given sums. (In the authors' code a row always ends with a span, so that its end is always cut out;
+    here the last stretch may be kept, or nothing.) Raffel et al. 2019, arXiv:1910.10683, section 3.1.4 and figure 2.
     """
     n_out, n_spans = span_counts(len(row), rate, mean_span)
-    kept, cut = _lengths(len(row) - n_out, n_spans, key), _lengths(n_out, n_spans, key + 1)
-    ends = np.cumsum(np.stack([kept, cut], axis=1).ravel())
-    stretches = np.split(row, ends[:-1])
+    kept, cut = _lengths(len(row) - n_out + 1, n_spans + 1, key), _lengths(n_out, n_spans, key + 1)
+    stretches = np.split(row, np.cumsum(np.stack([kept[:-1], cut], axis=1).ravel()))
     shown = [part for i in range(n_spans) for part in (stretches[2 * i], [marks[i]])]
     asked = [part for i in range(n_spans) for part in ([marks[i]], stretches[2 * i + 1])]
-    return np.concatenate(shown), np.concatenate([*asked, [marks[n_spans]]])
+    return np.concatenate([*shown, stretches[-1]]), np.concatenate([*asked, [marks[n_spans]]])
 
 
 def _lengths(total: int, n: int, key: int) -> np.ndarray:
