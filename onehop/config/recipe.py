@@ -124,12 +124,6 @@ class Recipe(Part):
             )
         if data.corpus is None and not data.files:
             yield "data.files and data.corpus are left out: no text. Set data.files=FILE,… or data.corpus=fables."
-        yield from misfits(self.task, model, data)
-        if self.task.both_ways and train.sample:
-            yield (
-                f"train.sample={train.sample!r} has no effect with task={self.task.kind}: such a model goes on with no "
-                "text. Leave it out."
-            )
         if self.tune.init is not None and data.tokenizer in ("bpe", "characters"):
             for key in ("tokenizer", "vocab_size"):
                 if getattr(data, key) != DataConfig.model_fields[key].default:
@@ -137,3 +131,9 @@ class Recipe(Part):
                         f"data.{key}={getattr(data, key)} has no effect with tune.init={self.tune.init}, whose own "
                         f"tokenizer is used. Leave data.{key} out."
                     )
+        yield from misfits(self.task, model, data)
+        if self.task.both_ways and train.sample:
+            yield (
+                f"train.sample={train.sample!r} has no effect with task={self.task.kind}: such a model goes on with no "
+                "text. Leave it out."
+            )

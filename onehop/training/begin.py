@@ -1,6 +1,6 @@
 """The model that a run begins with: fresh weights or a checkpoint's, what of it is frozen, adapters beside it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -63,7 +63,7 @@ def freeze(model: Transformer, patterns: tuple[str, ...]) -> None:
     for pattern in patterns:
         found = [name for name in named if fnmatchcase(name, pattern)]
         if not found:
-            raise ConfigError(f"tune.freeze={pattern} names no parameter. {did_you_mean(pattern, _short(named))}")
+            raise ConfigError(f"tune.freeze={pattern} names no parameter. {did_you_mean(pattern, _known(named))}")
         for name in found:
             named[name].requires_grad_(False)
     if not any(p.requires_grad for p in named.values()):
@@ -101,13 +101,14 @@ def _adapters(model: Transformer, cfg: TuneConfig, *, seed: int) -> dict[str, Lo
     maps = {name: m for name, m in model.named_modules() if isinstance(m, Linear)}
     for pattern in cfg.lora.targets:
         if not any(fnmatchcase(name, pattern) for name in maps):
-            raise ConfigError(f"tune.lora.targets={pattern} names no linear map. {did_you_mean(pattern, _short(maps))}")
+            raise ConfigError(f"tune.lora.targets={pattern} names no linear map. {did_you_mean(pattern, _known(maps))}")
     generator = torch.Generator().manual_seed(seed)
     chosen = {n: m for n, m in maps.items() if any(fnmatchcase(n, pattern) for pattern in cfg.lora.targets)}
     return {n: fresh(m, rank=cfg.lora.rank, alpha=cfg.lora.alpha, generator=generator) for n, m in chosen.items()}
 
 
-def _short(names: Iterable[str]) -> Iterator[str]:
-    """Names with * for the number of a layer, each once: layers.*.attention.wq."""
-    found = {".".join("*" if word.isdigit() else word for word in name.split(".")) for name in names}
-    yield from sorted(found)
+def _known(names: Iterable[str]) -> set[str]:
+    """Patterns that name something: each name with * for the number of a layer, and each of its beginnings with .*"""
+    words = [["*" if word.isdigit() else word for word in name.split(".")] for name in names]
+    whole = {".".join(each) for each in words}
+    return whole | {".".join([*each[:n], "*"]) for each in words for n in range(1, len(each))}
