@@ -26,7 +26,7 @@ def batch_loss(model: Transformer, batch: Batch, *, drop: DropKey | None = None,
     """The summed cross-entropy of a batch (B, T), and the router losses, averaged over the layers that have experts."""
     states = model.states(
         batch.tokens if batch.source is None else batch.source,
-        None if batch.source is None else batch.tokens,
+        target=None if batch.source is None else batch.tokens,
         source_at=batch.source_at,
         at=_places(model, batch),
         doc=batch.doc if batch.packed else None,
