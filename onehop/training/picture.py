@@ -77,7 +77,7 @@ def draw_across(source: list[str], said: list[str], weights: Tensor, path: Path)
     figure = matplotlib.figure.Figure(figsize=size, dpi=120, layout="constrained")
     for i, axes in enumerate(figure.subplots(1, n_layers, squeeze=False)[0]):
         axes.imshow(np.asarray(weights[i]), aspect="auto", cmap="Blues", vmin=0, vmax=1)
-        axes.set_xticks(range(len(source)), [piece.strip() or "␣" for piece in source], fontsize=8)
+        axes.set_xticks(range(len(source)), [piece.strip() or "␣" for piece in source], rotation=60, fontsize=8)
         axes.set_yticks(range(len(said)), [piece.strip() or "␣" for piece in said], fontsize=8)
         axes.tick_params(length=0)
         axes.set_title(f"layer {i + 1}", fontsize=9)

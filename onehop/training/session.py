@@ -26,6 +26,7 @@ from onehop.training.understanding import Understanding, ask, ask_pairs
 
 QUESTIONS = 300  # asked of each kind: a share of 0.9 is then known to within 0.035 (two standard errors)
 ANSWERS = 1000  # pairs: a share of 0.99 is then known to within 0.006
+KNOWN = ("next", "pairs")  # tasks of which a corpus knows the best possible loss, or the right answers
 QUESTION_SEED = 10_000  # added to the text's seed
 
 
@@ -53,7 +54,9 @@ class Session:
 
     def __init__(self, trainer: Trainer, display: Display):
         self.trainer, self.display, self.cfg = trainer, display, trainer.recipe.train
-        self.corpus: Corpus | None = CORPORA.get(trainer.recipe.data.corpus) if trainer.recipe.data.corpus else None
+        name = trainer.recipe.data.corpus
+        known = name is not None and trainer.recipe.task.kind in KNOWN
+        self.corpus: Corpus | None = CORPORA.get(name) if known and name is not None else None
         self.best_possible = best_possible(trainer, self.corpus)
         self.val_loss: float | None = None
         self._clock, self._targets, self._rate = time.perf_counter(), 0, 0.0

@@ -14,7 +14,9 @@ from onehop.data.loader import Loader, evaluation_batches
 from onehop.data.pack import NO_TARGET
 from onehop.data.pairs import Borders, batch_of
 from onehop.data.shards import Shards
+from onehop.training import session
 from onehop.training.loss import batch_loss
+from onehop.training.picture import look_across
 from onehop.training.trainer import Trainer
 from onehop.training.understanding import ask_pairs
 from tests.small_models import decoder, encoder_decoder, small_model
@@ -130,6 +132,32 @@ def test_a_whole_run_of_each_task_ends_in_a_model_that_opens(tmp_path, task):
     assert lm.start_id == run.trainer.lesson.borders.start
     assert lm.generate(["abc"], temperature=0, max_new_tokens=3)[0].token_ids
     assert " → " in (run.out / "samples.txt").read_text()
+
+
+@pytest.mark.parametrize("task", ["spans", "masked"])
+def test_what_is_known_of_a_corpus_is_told_only_of_the_task_that_it_is_about(tmp_path, task):
+    """The entropy of fables is that of the next token, and their questions are for who goes on with a text."""
+    data = {"corpus": "fables", "files": [], "separator": None, "n_documents": 40}
+    run = onehop.train(recipe(tmp_path, task, data=data, steps=1))
+    assert run.best_possible is None
+    assert run.understanding == {}
+
+
+def test_a_run_on_dates_is_asked_for_held_out_ones_and_draws_where_an_answer_looks(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "ANSWERS", 3)
+    data = {"corpus": "dates", "files": [], "n_documents": 60}
+    run = onehop.train(recipe(tmp_path, "pairs", data=data, steps=2, model={"max_len": 64}))
+    assert run.understanding["pairs"].asked == 3
+    assert (run.out / "dates_attention.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_weights_that_are_drawn_are_those_of_the_answer_over_the_source(tmp_path):
+    trainer = Trainer(recipe(tmp_path, "pairs"))
+    source, said, weights = look_across(trainer.model, trainer.tokenizer, ("abc", "cb"), borders=trainer.lesson.borders)
+    assert source == ["<|bos|>", "a", "b", "c"]
+    assert said == ["c", "b", "<|eos|>"]
+    assert weights.shape == (1, 3, 4)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 3))
 
 
 @pytest.mark.slow
