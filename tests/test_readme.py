@@ -13,13 +13,14 @@ import torch
 
 from onehop.cli.main import main
 from onehop.config import read
+from onehop.config.named import presets
 from onehop.floors import FLOORS, TORCH_FREE
 from onehop.training import session
 from tests.training.small_runs import sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-TEXTS = ["README.md", "CONTRIBUTING.md", "docs/textbook.md", "tests/SKIPS.md"]
+TEXTS = ["README.md", "CONTRIBUTING.md", "docs/textbook.md", "docs/tuning.md", "tests/SKIPS.md"]
 WRITTEN = ("out/", "my", "path.py")  # what the reader's own commands write or read, and a stand-in for any file
 COMMANDS = [line for line in README.splitlines() if line.startswith("onehop ")]
 SHORT = ["train.steps=2", "train.batch_size=2", "train.eval_rows=2", "train.sample_tokens=4", "train.device=cpu"]
@@ -57,6 +58,16 @@ def test_every_file_that_a_text_names_exists(text):
 def inside(name):
     """Whether a name is that of a file in the package, as `config/read.py` is."""
     return (ROOT / "onehop" / name).exists()
+
+
+def test_the_recipes_of_the_text_on_tuning_are_recipes(tmp_path):
+    blocks = re.findall(r"^```toml\n(.*?)^```", (ROOT / "docs/tuning.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        (tmp_path / "recipe.toml").write_text(block)
+        loaded = read(tmp_path / "recipe.toml", model_of=lambda init: presets["tiny"])
+        assert loaded.recipe.model == presets["tiny"]
+        assert loaded.origins["model.d_model"] == "tune.init MODEL"
 
 
 def test_a_name_of_no_file_is_seen():
