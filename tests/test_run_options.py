@@ -126,13 +126,13 @@ def test_the_field_of_json_lines_is_the_one_that_is_read(tmp_path):
     seen = []
     for field in ("text", "story"):
         (tmp_path / field).mkdir()
-        seen.append(what_a_text_becomes(tmp_path / field, jsonl_field=field, **data))
+        seen.append(what_a_text_becomes(tmp_path / field, text_field=field, **data))
     assert seen[0] != seen[1]
 
 
 def test_every_field_of_a_run_is_turned_by_a_test_here():
     assert TRAIN.keys() | {"device"} == TrainConfig.model_fields.keys()
-    assert DATA.keys() | {"corpus", "jsonl_field"} == DataConfig.model_fields.keys()
+    assert DATA.keys() | {"corpus", "text_field"} == DataConfig.model_fields.keys()
     assert Recipe.model_fields.keys() == {"out", "about", "model", "data", "train"}
 
 

@@ -81,7 +81,7 @@ class Recipe(Part):
                 f"train.context={train.context} is longer than model.max_len={model.max_len}. "
                 "Shorten the rows or raise model.max_len."
             )
-        if data.corpus is None and not data.files:
+        if data.corpus is None and not data.files and not data.mixture:
             yield "data.files and data.corpus are left out: no text. Set data.files=FILE,… or data.corpus=fables."
         yield from each_block(model, "model.", (_hides_the_next,))
 

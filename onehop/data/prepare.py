@@ -45,7 +45,7 @@ def prepare(
     corpus: str | None = None,
     n_documents: int | None = None,
     separator: str | None = None,
-    jsonl_field: str = "text",
+    text_field: str = "text",
     tokenizer: str | Path = "bpe",
     vocab_size: int = 1024,
     validation: float = 0.05,
@@ -60,7 +60,7 @@ def prepare(
     ones are refused. Nothing half-written stays.
     """
     source = open_source(
-        files=files, corpus=corpus, n_documents=n_documents, separator=separator, jsonl_field=jsonl_field, seed=seed
+        files=files, corpus=corpus, n_documents=n_documents, separator=separator, text_field=text_field, seed=seed
     )
     given = None if tokenizer in TRAINED else _load(tokenizer)
     kind = [str(tokenizer), vocab_size if tokenizer == "bpe" else None] if given is None else [given.fingerprint]

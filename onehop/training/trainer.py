@@ -189,7 +189,7 @@ def _prepare(recipe: Recipe, folder: Path, notify: Notify) -> Prepared:
         corpus=d.corpus,
         n_documents=d.n_documents,
         separator=d.separator,
-        jsonl_field=d.jsonl_field,
+        text_field=d.text_field,
         tokenizer=d.tokenizer,
         vocab_size=d.vocab_size,
         validation=d.validation,
