@@ -87,21 +87,14 @@ def open_source(
     neither, a missing file, a pattern that matches nothing, an endless corpus without a number; while reading: damage,
     bytes that are not UTF-8, a JSON line that is broken or lacks the field, a missing column.
     """
-    _check_numbers(n_documents, seed)
+    _check_values(n_documents, seed, separator)
     if corpus is not None and files:
         raise DataError(f"data.corpus={corpus} and data.files={','.join(map(str, files))}: give one of the two.")
     if corpus is not None:
         found = CORPORA.get(corpus)
-        if found.endless and n_documents is None and not stream:
-            raise DataError(
-                f"the corpus {corpus} is endless. Say how many documents to take: data.n_documents=20000, or let it "
-                "be told while training: data.stream=true."
-            )
-        return _built_in(found, seed=seed, n_documents=n_documents)
+        return _built_in(found, seed=seed, n_documents=n_documents, stream=stream)
     if not files:
         raise DataError(f"there is no text: give data.files=PATH or data.corpus (one of {', '.join(CORPORA.names())}).")
-    if separator == "":
-        raise DataError("data.separator is empty. Give the text that stands between two documents, or leave it out.")
     paths, n_skipped = find_files(files)
     _refuse_unheard(paths, separator=separator, text_field=text_field)
     return Source(
@@ -135,7 +128,9 @@ def without_duplicates(sources: Sequence[Source]) -> list[Source]:
     return found
 
 
-def _check_numbers(n_documents: int | None, seed: int) -> None:
+def _check_values(n_documents: int | None, seed: int, separator: str | None) -> None:
+    if separator == "":
+        raise DataError("data.separator is empty. Give the text that stands between two documents, or leave it out.")
     if n_documents is not None and n_documents < 1:
         raise DataError(f"n_documents={n_documents} leaves no document to read. Use 1 or more, or leave it out.")
     if seed < 0:
@@ -157,7 +152,13 @@ def _refuse_unheard(paths: Sequence[Path], *, separator: str | None, text_field:
         )
 
 
-def _built_in(corpus: Corpus, *, seed: int, n_documents: int | None) -> Source:
+def _built_in(corpus: Corpus, *, seed: int, n_documents: int | None, stream: bool) -> Source:
+    if corpus.endless and n_documents is None and not stream:
+        raise DataError(
+            f"the corpus {corpus.name} is endless. Say how many documents to take: data.n_documents=20000, or let it "
+            "be told while training: data.stream=true."
+        )
+
     def fingerprint() -> str:
         """From the numbers and the first documents, which change with the code that tells them."""
         probe = list(itertools.islice(corpus.documents(seed, limit=n_documents), 32))

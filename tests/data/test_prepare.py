@@ -3,7 +3,7 @@ import json
 import pytest
 
 from onehop.base.errors import DataError, TextError
-from onehop.data import prepare as prepare_module
+from onehop.data import sides
 from onehop.data.loader import Loader
 from onehop.data.prepare import prepare
 from onehop.data.split import Split
@@ -78,8 +78,8 @@ def test_the_validation_text_does_not_shape_the_tokenizer(tmp_path):
 
 def test_a_large_text_trains_the_tokenizer_by_a_sample_from_all_over_it(text, tmp_path, monkeypatch):
     whole = prepare(folder=tmp_path / "data", files=[text], separator="\n\n", vocab_size=290)
-    monkeypatch.setattr(prepare_module, "_PER_TOKEN", 10)  # 2.9 kB of 10 kB
-    monkeypatch.setattr(prepare_module, "train_bpe", lambda documents, *, vocab_size: seen.extend(documents) or own)
+    monkeypatch.setattr(sides, "_PER_TOKEN", 10)  # 2.9 kB of 10 kB
+    monkeypatch.setattr(sides, "train_bpe", lambda documents, *, vocab_size: seen.extend(documents) or own)
     seen, own = [], whole.tokenizer
     prepare(folder=tmp_path / "other", files=[text], separator="\n\n", vocab_size=290)
     size = sum(map(len, seen))
