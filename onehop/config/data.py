@@ -71,7 +71,7 @@ class DataConfig(TextConfig):
     )
     deduplicate: bool = Field(False, description="drop documents that are equal to an earlier one, in all sources")
     stream: bool = Field(
-        False, description="tokenise while training and keep nothing on disk, for text larger than the disk"
+        False, description="tokenise while training and store no shards: for text that fits on no disk, or has no end"
     )
     tokenizer: str = Field("bpe", description="bpe (trained on the text), characters, or the path of a tokenizer.json")
     vocab_size: int = Field(1024, ge=258, description="size of a trained bpe")

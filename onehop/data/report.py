@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from onehop.base.units import human_count
-from onehop.data.loader import Loader
+from onehop.data.loader import PACKINGS, Loader
 from onehop.data.mixture import Mixture
 from onehop.data.prepare import Prepared
 from onehop.data.rows import MixedRows, ShardRows
@@ -19,10 +19,9 @@ def data_report(data: Prepared, loader: Loader) -> Report:
     """The report as JSON has it: `packing`, `streamed`, and a row for each of `sources`.
 
     A row has the source's share of the tokens that are trained on; documents, tokens, bytes of text and duplicates
-    dropped, of both sides (streamed: of the validation side, the only one that is known); and of an epoch of the
-    training side: rows, the share of their places that holds tokens, tokens in no row (cropped), documents in more than
-    one row, and the share of the tokens behind such a cut, which do not see their document's beginning, as it is and as
-    it were with each packing.
+    dropped, of both sides; with each packing the share of tokens behind a cut, which do not see their document's
+    beginning, on the training side; and of its epoch: tokens, rows, the share of their places that holds tokens, tokens
+    in no row (cropped), documents in more than one row. Of a streamed text the validation side is told instead.
     """
     names, shares = (data.train.names, data.train.shares) if isinstance(data.train, Mixture) else (("text",), (1.0,))
     held = data.validation.parts if isinstance(data.validation, Mixture) else (data.validation,)
@@ -31,6 +30,7 @@ def data_report(data: Prepared, loader: Loader) -> Report:
     for name, share, dropped, side, part in zip(names, shares, data.n_duplicates, held, rows, strict=True):
         known = part if isinstance(part, ShardRows) else None
         counts = _counts([side, *([known.shards] if known else [])])
+        counts |= {"cut_share": _cut_share(known.shards if known else side, loader.length)}
         sources.append(
             {"name": name, "share": share, "duplicates": dropped, **counts, **(_packed(known) if known else {})}
         )
@@ -44,12 +44,10 @@ def report_lines(report: Report) -> Iterator[str]:
     side = " on the validation side" if report["streamed"] else ""
     dropped = f", {human_count(total['duplicates'])} duplicates dropped" if total["duplicates"] else ""
     yield f"data: {_size(total)}{side}{dropped}"
-    if not report["streamed"]:
-        epoch = sum(row["epoch_tokens"] for row in rows)
-        cropped = sum(row["cropped_tokens"] for row in rows)
-        by = {p: sum(row["cut_share"][p] * row["epoch_tokens"] for row in rows) / epoch for p in rows[0]["cut_share"]}
-        told = ", ".join(f"{share:.1%} with packing={packing}" for packing, share in by.items())
-        yield f"packing: {cropped / epoch:.1%} of the tokens cropped; behind a cut in their document: {told}"
+    behind = {p: sum(row["cut_share"][p] * row["tokens"] for row in rows) / total["tokens"] for p in PACKINGS}
+    told = ", ".join(f"{share:.1%} with packing={packing}" for packing, share in behind.items())
+    cropped = "" if report["streamed"] else f"{_cropped(rows):.1%} of the tokens cropped; "
+    yield f"packing: {cropped}behind a cut in their document: {told}"
     for row in rows if len(rows) > 1 else ():
         by_size = row["tokens"] / total["tokens"]
         yield f"  {row['name']}: {row['share']:.1%} of the tokens by weight, {by_size:.1%} by size; {_size(row)}"
@@ -70,17 +68,22 @@ def _counts(sides: Sequence[Shards]) -> Report:
     }
 
 
+def _cropped(rows: Sequence[Report]) -> float:
+    return sum(row["cropped_tokens"] for row in rows) / sum(row["epoch_tokens"] for row in rows)
+
+
+def _cut_share(shards: Shards, length: int) -> dict[str, float]:
+    return {p: round(float(behind_cuts(shards.starts, length, p).sum()) / shards.n_tokens, 6) for p in PACKINGS}
+
+
 def _packed(rows: ShardRows) -> Report:
-    starts, n_tokens = rows.shards.starts, rows.shards.n_tokens
-    by = {packing: behind_cuts(starts, rows.length, packing) for packing in ("whole", "stream")}
-    used = "stream" if rows.whole is None else "whole"
+    behind = behind_cuts(rows.shards.starts, rows.length, "stream" if rows.whole is None else "whole")
     return {
         "rows": rows.n_rows,
         "filled": round(rows.filled, 6),
-        "epoch_tokens": n_tokens,
-        "cropped_tokens": n_tokens - rows.n_used,
-        "cut_documents": int((by[used] > 0).sum()),
-        "cut_share": {packing: round(float(behind.sum()) / n_tokens, 6) for packing, behind in by.items()},
+        "epoch_tokens": rows.shards.n_tokens,
+        "cropped_tokens": rows.shards.n_tokens - rows.n_used,
+        "cut_documents": int((behind > 0).sum()),
     }
 
 

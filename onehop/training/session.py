@@ -110,14 +110,14 @@ class Session:
         n = sum(p.numel() for p in t.model.parameters())
         left_out = f" ({t.data.n_skipped} hidden or binary files left out)" if t.data.n_skipped else ""
         say(f"text: {t.data.description}{left_out}; {t.loader.summary()}")
+        for line in report_lines(t.data_report):
+            say(line)
         say(
             f"model: {human_count(n)} parameters, {t.recipe.model.n_layers} layers of width {t.recipe.model.d_model}, "
             f"{t.tokenizer.vocab_size} token ids; on {t.device.type} in {str(t.precision).removeprefix('torch.')}"
         )
         if any(block.attention.sees == "prefix" for block in t.recipe.model.layers()):
             say("attention.sees=prefix: plain text has no prefixes, so this run trains as if it said causal")
-        for line in report_lines(t.data_report):
-            say(line)
         if self.best_possible is not None and (n_cut := validation_cuts(t)):
             say(
                 f"{n_cut} validation documents are cut by rows of {t.context} "

@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import pytest
@@ -94,6 +95,14 @@ def test_a_failed_preparation_leaves_nothing_behind(tmp_path):
     (tmp_path / "rows.jsonl").write_text("\n".join([*lines, "{"]))
     with pytest.raises(DataError, match=r"rows\.jsonl:6001 is not JSON"):
         prepare(folder=tmp_path / "data", files=[tmp_path / "rows.jsonl"])
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_file_that_is_cut_off_leaves_nothing_behind(tmp_path):
+    data = gzip.compress("\n".join(f'{{"text": "a story {i}"}}' for i in range(6000)).encode())
+    (tmp_path / "rows.jsonl.gz").write_bytes(data[:-9])
+    with pytest.raises(DataError, match=r"rows\.jsonl\.gz is damaged or cut off"):
+        prepare(folder=tmp_path / "data", files=[tmp_path / "rows.jsonl.gz"])
     assert list((tmp_path / "data").iterdir()) == []
 
 
