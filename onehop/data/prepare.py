@@ -14,9 +14,9 @@ from onehop.base.files import atomic_folder, atomic_write
 from onehop.config.data import MixtureSource
 from onehop.data.live import WINDOW, Live
 from onehop.data.mixture import Mixture
-from onehop.data.shards import FORMAT, SIDES, Progress, Shards
+from onehop.data.shards import FORMAT, SIDES, Shards
 from onehop.data.sides import HEAD, Sided, train_tokenizer
-from onehop.data.sources import Source, open_source, without_duplicates
+from onehop.data.sources import Progress, Source, open_source, without_duplicates
 from onehop.data.split import Split
 from onehop.text.tokenizer import Tokenizer
 
@@ -80,7 +80,7 @@ def prepare(
     place = Path(folder) / _key(named, kind, [validation, seed, deduplicate, stream])
     reused = (place / _DONE).is_file()
     if not reused:
-        sources = _documents(named, deduplicate=deduplicate)
+        sources = _documents(named, deduplicate=deduplicate, progress=progress)
         parts = [
             Sided.of(part.name, part.weight, source, fraction=validation, seed=seed, stream=stream)
             for part, source in zip(named, sources, strict=True)
@@ -115,9 +115,9 @@ def _sources(mixture: Sequence[MixtureSource], text: dict[str, Any], *, stream: 
     return found
 
 
-def _documents(named: Sequence[_Named], *, deduplicate: bool) -> list[Source]:
+def _documents(named: Sequence[_Named], *, deduplicate: bool, progress: Progress | None) -> list[Source]:
     sources = [part.source for part in named]
-    return without_duplicates(sources) if deduplicate else sources
+    return without_duplicates(sources, progress=progress) if deduplicate else sources
 
 
 def _key(named: Sequence[_Named], kind: list[Any], options: list[Any]) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from onehop.base.errors import DataError
+from onehop.data.sources import Progress
 from onehop.text.tokenizer import Tokenizer
 
 Tag = TypeVar("Tag")
@@ -19,8 +20,6 @@ Tag = TypeVar("Tag")
 FORMAT = 1
 SIDES = ("train", "validation")
 _AT_ONCE = 1 << 20  # characters that are encoded together, on all cores
-
-Progress = Callable[[str, int, int | None], None]  # what is being done, how far it is, out of how many (if known)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from itertools import chain, islice
 from pathlib import Path
 
 from onehop.data.draws import draws
-from onehop.data.shards import SIDES, Progress, write_shards
-from onehop.data.sources import Source
+from onehop.data.shards import SIDES, write_shards
+from onehop.data.sources import Progress, Source
 from onehop.data.split import Split
 from onehop.text.bpe import train_bpe, train_characters
 from onehop.text.cuts import LONG, pieces_of

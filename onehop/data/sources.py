@@ -16,6 +16,8 @@ from onehop.data.find import JSONL, find_files, kind_of
 from onehop.data.lines import json_documents, text_documents
 from onehop.data.tables import READERS as TABLES
 
+Progress = Callable[[str, int, int | None], None]  # what is being done, how far it is, out of how many (if known)
+
 _FIELD = "text"  # of a JSON line or a table, where none is named
 _ENDS = 1 << 16  # bytes at both ends of a file by which a stream is recognised
 _GROWTH = 4  # bytes of text in a compressed byte, about
@@ -107,7 +109,7 @@ def open_source(
     )
 
 
-def without_duplicates(sources: Sequence[Source]) -> list[Source]:
+def without_duplicates(sources: Sequence[Source], *, progress: Progress | None = None) -> list[Source]:
     """The sources without documents that are equal to an earlier one, in the same or an earlier source.
 
     Reads all of them once. A document is remembered by 128 bits of its hash (about 100 bytes of memory each).
@@ -124,6 +126,8 @@ def without_duplicates(sources: Sequence[Source]) -> list[Source]:
             if mark in seen:
                 dropped.add(number)
             seen.add(mark)
+            if progress is not None and number % 1000 == 999:
+                progress("documents compared", number + 1, None)
         found.append(replace(source, dropped=frozenset(dropped)))
     return found
 

@@ -76,6 +76,13 @@ def test_a_restart_begins_at_the_window_that_it_left_and_in_its_file(tmp_path, f
     assert started[0].number > 40
 
 
+def test_rows_can_be_asked_for_in_any_order(tmp_path, files):
+    prepared = ready(tmp_path, files)
+    expected = batches_of(prepared, range(60))
+    order = [59, 3, 30, 31, 0, 58, 14, 15, 16]
+    assert all(same(a, expected[n]) for a, n in zip(batches_of(prepared, order), order, strict=True))
+
+
 def test_what_a_killed_run_left_half_written_among_the_notes_does_no_harm(tmp_path, files):
     expected = batches_of(ready(tmp_path, files), range(60))
     (notes,) = (tmp_path / "data").rglob("places-*")

@@ -84,6 +84,13 @@ def test_each_text_of_a_mixture_is_read_as_it_would_be_alone():
         assert torch.equal(row, alone.batch(number).tokens[0])
 
 
+def test_rows_of_a_mixture_stand_in_the_same_order_in_batches_of_any_size():
+    one, eight = (Loader(MIXED, batch_size=n, length=16) for n in (1, 8))
+    for number in range(10):
+        rows = [one.batch(number * 8 + i).tokens for i in range(8)]
+        assert torch.equal(eight.batch(number).tokens, torch.cat(rows))
+
+
 def test_a_mixture_can_start_anywhere_and_another_seed_gives_another_order():
     batches = list(itertools.islice(Loader(MIXED, batch_size=4, length=16, seed=5).batches(), 40))
     again = Loader(MIXED, batch_size=4, length=16, seed=5)

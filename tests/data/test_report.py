@@ -98,8 +98,8 @@ def test_duplicates_are_dropped_across_sources_and_a_number_counts_those_that_st
     assert list(once[0]) == ["one", "two", "three", "four", "five"]
     assert list(once[1]) == ["six", "one "]  # another document
     assert [len(source.dropped) for source in once] == [2, 3]
-    three = open_source(files=[tmp_path / "a.txt"], separator="|", n_documents=3)
-    assert [list(source) for source in without_duplicates([three, b])] == [
-        ["one", "two", "three"],
+    four = open_source(files=[tmp_path / "a.txt"], separator="|", n_documents=4)
+    assert [list(source) for source in without_duplicates([four, b])] == [
+        ["one", "two", "three", "four"],
         ["five", "six", "one "],
     ]
