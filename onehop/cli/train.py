@@ -28,7 +28,7 @@ def train(
     copy: Annotated[Path | None, typer.Option(help="write an editable copy of the recipe here; train nothing")] = None,
     json: Json = False,
 ) -> int:
-    """Train a model from text by a recipe, or go on with one that is trained. Ctrl-C saves; --resume goes on."""
+    """Train a model from text by a recipe. Ctrl-C saves; --resume goes on."""
     modes = {"--resume": resume, "--fresh": fresh, "--explain": explain, "--copy": copy is not None}
     asked = [name for name, is_asked in modes.items() if is_asked]
     if len(asked) > 1:
@@ -43,20 +43,24 @@ def train(
     console = people(json)
     run = run_training(loaded.recipe, resume=resume, fresh=fresh, console=console)
     if json:
-        machines(
-            {
-                "out": str(run.out),
-                "step": run.step,
-                "val_loss": run.val_loss,
-                "best_possible": run.best_possible,
-                "understanding": {kind: u.accuracy for kind, u in run.understanding.items()},
-                "interrupted": run.interrupted,
-                "seconds": round(run.seconds, 1),
-            }
-        )
+        machines(_numbers(run))
     elif not run.interrupted:
         _next(run.out, run.trainer.recipe, [*run.understanding], console.print)
     return 130 if run.interrupted else 0
+
+
+def _numbers(run: Any) -> dict[str, Any]:
+    """A run as --json prints it."""
+    return {
+        "out": str(run.out),
+        "step": run.step,
+        "val_loss": run.val_loss,
+        "best_possible": run.best_possible,
+        "understanding": {kind: u.accuracy for kind, u in run.understanding.items()},
+        "data": run.trainer.data_report,
+        "interrupted": run.interrupted,
+        "seconds": round(run.seconds, 1),
+    }
 
 
 def _model_of(path: str) -> ModelConfig:

@@ -10,8 +10,8 @@ from onehop.config.part import Kind, broken_rule, by_kind
 from onehop.config.rules import each_block
 
 if TYPE_CHECKING:
+    from onehop.config.data import DataConfig
     from onehop.config.model import BlockConfig, ModelConfig
-    from onehop.config.recipe import DataConfig
 
 
 class TaskConfig(Kind):
@@ -90,6 +90,14 @@ TASKS: Choices[type[TaskConfig]] = Choices(
 Task = Annotated[SerializeAsAny[TaskConfig], BeforeValidator(by_kind(TASKS))]
 
 
+# What the keys of `data` say that a task has no use for: it reads one text, and makes its rows itself.
+IGNORED = {
+    "spans": ("packing", "mixture", "stream"),
+    "chat": ("packing", "mixture", "stream", "deduplicate", "separator", "text_field"),
+    "pairs": ("packing", "mixture", "stream", "deduplicate", "separator", "text_field"),
+}
+
+
 def misfits(task: TaskConfig, model: "ModelConfig", data: "DataConfig") -> Iterator[str]:
     """A line for each reason why this model cannot learn this task, or has no use for a key of `data`."""
     kind, has_encoder = task.kind, model.encoder is not None
@@ -107,12 +115,9 @@ def misfits(task: TaskConfig, model: "ModelConfig", data: "DataConfig") -> Itera
         )
     if not task.both_ways:
         yield from each_block(model, "model.", (_hides_the_next,))
-    if kind in ("chat", "pairs", "spans") and data.packing != "whole":
-        yield f"data.packing={data.packing} has no effect with task={kind}, whose examples are rows. Leave it out."
-    if kind in ("chat", "pairs"):
-        for key in ("separator", "jsonl_field"):
-            if getattr(data, key) != type(data).model_fields[key].default:
-                yield f"data.{key} has no effect with task={kind}, whose files are JSON lines. Leave it out."
+    for key in IGNORED.get(kind, ()):
+        if getattr(data, key) != type(data).model_fields[key].default:
+            yield f"data.{key} has no effect with task={kind}, whose examples are rows by themselves. Leave it out."
     if kind != "next" and data.tokenizer == "characters":
         yield (
             f"data.tokenizer=characters has no begin, end and mask tokens, which task={kind} needs. Use "

@@ -149,7 +149,7 @@ class CoveredLoader:
         self.loader, self.cover = loader, cover
 
     @property
-    def n_rows(self) -> int:
+    def n_rows(self) -> int | None:
         """Rows in an epoch."""
         return self.loader.n_rows
 

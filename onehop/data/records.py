@@ -1,6 +1,5 @@
 """JSON lines and tables of two columns as records: dicts, and where each stands."""
 
-import glob
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -8,29 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from onehop.base.errors import DataError
+from onehop.data.compressed import COMPRESSED, reading
+from onehop.data.find import JSONL, find_files, kind_of
+from onehop.data.lines import decode
 
-JSONL, TSV = (".jsonl", ".ndjson"), ".tsv"
+TSV = ".tsv"
 Record = tuple[str, dict[str, Any]]  # "file:line" and what stands there
 
 
 def record_files(files: Sequence[str | Path]) -> list[Path]:
-    """The .jsonl, .ndjson and .tsv files that are named, or lie in a folder, or match a glob, each once, in order."""
-    found: dict[Path, None] = {}
-    for given in files:
-        path = Path(given)
-        if path.is_file():
-            inside = [path]
-        elif path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if file.suffix in (*JSONL, TSV))
-        else:
-            inside = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
-        if not inside:
-            raise DataError(f"data.files={given}: no such file. Give .jsonl files, a folder of them, or a pattern.")
-        found |= dict.fromkeys(file.resolve() for file in inside)
+    """The files that are named, or lie in a folder, or match a glob: .jsonl or .tsv, both also as .gz or .zst."""
+    found, _ = find_files(files)
     for file in found:
-        if file.suffix not in (*JSONL, TSV):
+        if kind_of(file) != JSONL[0] and not _is_table(file):
             raise DataError(f"{file} holds no records. Give JSON lines (.jsonl) or, for pairs, two columns (.tsv).")
-    return list(found)
+    return found
+
+
+def _is_table(file: Path) -> bool:
+    return (Path(file.stem).suffix if file.suffix in COMPRESSED else file.suffix) == TSV
 
 
 def digest(files: Sequence[Path]) -> str:
@@ -45,16 +40,15 @@ def digest(files: Sequence[Path]) -> str:
 def read_records(files: Sequence[Path], *, columns: tuple[str, str] | None = None) -> Iterator[Record]:
     """Each line that is not blank; a .tsv line becomes {columns[0]: …, columns[1]: …} (None: refused)."""
     for file in files:
-        with file.open("rb") as handle:
+        offset = 0
+        with reading(file) as handle:
             for number, line in enumerate(handle, start=1):
-                if line.isspace():
+                text = decode(line, where=file, offset=offset)
+                offset += len(line)
+                if text.isspace():
                     continue
                 where = f"{file}:{number}"
-                try:
-                    text = line.decode("utf-8").removeprefix("\ufeff").rstrip("\r\n")
-                except UnicodeDecodeError as error:
-                    raise DataError(f"{where} is not UTF-8 text. Convert it (iconv -f latin1 -t utf-8).") from error
-                yield where, _columns(text, columns, where) if file.suffix == TSV else _object(text, where)
+                yield where, _columns(text.rstrip("\r\n"), columns, where) if _is_table(file) else _object(text, where)
 
 
 def _object(text: str, where: str) -> dict[str, Any]:

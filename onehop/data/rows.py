@@ -1,74 +1,160 @@
-"""Batches of examples, in an order that depends on the seed and on nothing else; and conversations as rows."""
+"""Endless sequences of rows, any of which can be asked for by number: of one text, and of several in shares."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
-import torch
 
 from onehop.base.errors import DataError
-from onehop.data.draws import shuffled
-from onehop.data.examples import Examples
-from onehop.data.loader import Batch
-from onehop.data.pack import NO_TARGET, WholeRows, fill
+from onehop.base.units import human_count
+from onehop.data.draws import shuffled, uniform
+from onehop.data.mixture import Turns
+from onehop.data.pack import NO_TARGET, StreamRows, WholeRows, fill, pack_whole
+from onehop.data.shards import Shards
 
-Make = Callable[[np.ndarray, np.ndarray], Batch]  # numbers of rows (B,), and in which epoch each is read (B,)
-EVALUATION = -1  # instead of an epoch
+Columns = dict[str, np.ndarray]  # tokens, targets, doc, at: each (n, length)
 
 
-class RowLoader:
-    """Batches without end of the rows with these `numbers`: every row once, then again in another order."""
-
-    def __init__(self, make: Make, numbers: np.ndarray, *, batch_size: int, seed: int, about: str):
-        if not len(numbers):
-            raise DataError("no example fits into a row. Give shorter ones, or raise train.context.")
-        self.make, self.numbers, self.batch_size, self.seed, self.about = make, numbers, batch_size, seed, about
+class Readable(Protocol):
+    """Rows 0, 1, 2, …; filled: the share of their places that holds tokens."""
 
     @property
-    def n_rows(self) -> int:
-        """Rows in an epoch."""
-        return len(self.numbers)
+    def filled(self) -> float: ...
 
-    def batches(self, start: int = 0) -> Iterator[Batch]:
-        """Batch number `start` and all that follow; no batch before it is made."""
-        number = start
-        while True:
-            yield self.batch(number)
-            number += 1
+    def take(self, numbers: np.ndarray) -> Columns:
+        """The rows with these numbers (n,), which rise."""
+        ...
 
-    def batch(self, number: int) -> Batch:
-        """Batch `number` (from 0) of the endless sequence."""
-        at = number * self.batch_size + np.arange(self.batch_size)
-        epochs, places = at // self.n_rows, at % self.n_rows
-        orders = {int(e): shuffled(self.n_rows, (self.seed << 32) + int(e)) for e in np.unique(epochs)}
-        rows = np.array([self.numbers[orders[int(e)][p]] for e, p in zip(epochs, places, strict=True)])
-        return self.make(rows, epochs)
+
+class Rows(Readable, Protocol):
+    """Rows without end."""
 
     def summary(self) -> str:
-        """What became of the examples, in one line."""
-        return self.about
+        """What the packing did, in one line."""
+        ...
 
 
-def evaluation_rows(make: Make, numbers: np.ndarray, *, batch_size: int, n_rows: int | None = None) -> Iterator[Batch]:
-    """Every row once, or the same `n_rows` of them each time, drawn at random."""
-    chosen = numbers[shuffled(len(numbers), 0)[:n_rows]]
-    for first in range(0, len(chosen), batch_size):
-        rows = chosen[first : first + batch_size]
-        yield make(rows, np.full(len(rows), EVALUATION))
+class ShardRows:
+    """Every row of one text once, then again in another order.
 
+    packing: "whole" (see `pack.pack_whole`; rows keep their contents) or "stream" (concatenated and cut, at another
+    place in every epoch). A single document is always cut so: it gives other windows each time, and never overlapping
+    ones. Refuses a text shorter than a row.
+    """
 
-def chat_rows(examples: Examples, table: WholeRows) -> Make:
-    """What makes a batch of rows of whole conversations, of which only the learned tokens are targets."""
-
-    def make(rows: np.ndarray, _: np.ndarray) -> Batch:
-        segments, size = table.segments(rows), {"n_rows": len(rows), "length": table.length}
-        found = fill(examples.tokens, segments, **size)
-        learned = fill(examples.learned, segments, **size)["targets"]  # whether the next token is one to learn
-        found["targets"] = np.where(learned == 1, found["targets"], NO_TARGET)
-        return Batch(
-            **{name: torch.from_numpy(values) for name, values in found.items()},
-            n_targets=int((found["targets"] >= 0).sum()),
-            packed=bool((found["doc"] > 0).any()),
-            padded=bool((found["doc"] < 0).any()),
+    def __init__(self, shards: Shards, *, length: int, packing: str, seed: int):
+        if shards.n_tokens <= length:
+            raise DataError(
+                f"{shards.name} holds {shards.n_tokens} tokens, fewer than one row and its targets ({length} + 1). "
+                f"Give more text, or use a shorter train.context (at most {max(shards.n_tokens - 1, 0)})."
+            )
+        check_targets(shards)
+        self.shards, self.length, self.seed = shards, length, seed
+        self.whole = (
+            pack_whole(shards.starts, length, seed=seed) if packing == "whole" and shards.n_documents > 1 else None
         )
+        # One row less than there is, so that there is room to move the cuts.
+        self.n_rows = self.whole.n_rows if self.whole else max(1, (shards.n_tokens - 1) // length - 1)
+        self._epoch = -1
+        self._order = np.zeros(0, dtype=np.int64)
 
-    return make
+    @property
+    def n_used(self) -> int:
+        """Tokens that stand in the rows of one epoch."""
+        cells = self.n_rows * self.length
+        return min(self.shards.n_tokens, cells) if self.whole is None else int(self.whole.size.sum())
+
+    @property
+    def filled(self) -> float:
+        return self.n_used / (self.n_rows * self.length)
+
+    def take(self, numbers: np.ndarray) -> Columns:
+        """The rows with these numbers (n,), which rise."""
+        epochs = numbers // self.n_rows
+        parts = [self._of_epoch(int(epoch), numbers[epochs == epoch] % self.n_rows) for epoch in np.unique(epochs)]
+        return joined(parts)
+
+    def summary(self) -> str:
+        """What the packing did, in one line."""
+        cut = "" if self.whole is None else f", {self.whole.n_cut} of {self.shards.n_documents} documents cut"
+        return f"{human_count(self.n_rows)} rows of {self.length} tokens, {self.filled:.1%} filled{cut}"
+
+    def _of_epoch(self, epoch: int, numbers: np.ndarray) -> Columns:
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, shuffled(self.n_rows, (self.seed << 32) + epoch)
+        table: WholeRows | StreamRows
+        if self.whole is not None:
+            table = self.whole
+        else:
+            room = self.shards.n_tokens - self.n_rows * self.length  # at least one token, the last target
+            origin = int(uniform(np.array([epoch]), self.seed)[0] * room)
+            table = StreamRows(self.length, self.shards.starts, self.n_rows, origin)
+        segments = table.segments(self._order[numbers])
+        return fill(self.shards.tokens, segments, n_rows=len(numbers), length=self.length)
+
+
+class RowsOnce:
+    """Every row of one text once, in an order that is always the same; a text shorter than a row is one padded row."""
+
+    def __init__(self, shards: Shards, *, length: int, packing: str):
+        check_targets(shards)
+        self.shards, self.length = shards, length
+        self._table: WholeRows | StreamRows
+        if packing == "whole":
+            self._table = pack_whole(shards.starts, length, seed=0)
+        else:
+            self._table = StreamRows(length, shards.starts, -(-(shards.n_tokens - 1) // length))
+        self.n_rows = self._table.n_rows
+        self.filled = shards.n_tokens / (self.n_rows * length)
+        self._order = shuffled(self.n_rows, 0)
+
+    def take(self, numbers: np.ndarray) -> Columns:
+        """The rows with these numbers (n,)."""
+        segments = self._table.segments(self._order[numbers])
+        return fill(self.shards.tokens, segments, n_rows=len(numbers), length=self.length)
+
+
+class MixedRows:
+    """Rows of several texts in turn, so that of all tokens each text has its share; a row holds one text only."""
+
+    def __init__(self, parts: Sequence[Readable], shares: Sequence[float], *, seed: int):
+        self.parts = parts
+        filled = np.array([part.filled for part in parts])
+        by_row = np.array(shares) / filled
+        self.filled = float((filled * by_row).sum() / by_row.sum())
+        self._turns = Turns(by_row, seed=seed)
+
+    def take(self, numbers: np.ndarray) -> Columns:
+        """The rows with these numbers (n,), which rise by one."""
+        whose, index = self._turns.at(int(numbers[0]), len(numbers))
+        found = {i: self.parts[i].take(index[whose == i]) for i in np.unique(whose)}
+        places = np.concatenate([np.flatnonzero(whose == i) for i in found])
+        return {name: values[np.argsort(places)] for name, values in joined(list(found.values())).items()}
+
+    def summary(self) -> str:
+        """What the packing did, in one line."""
+        return f"{len(self.parts)} sources, {self.filled:.1%} filled"
+
+    def once(self, sizes: Sequence[int]) -> int:
+        """How many rows there are before a text of so many rows has to be repeated."""
+        whose, _ = self._turns.at(0, sum(sizes) + 1)
+        beyond = [np.flatnonzero(whose == i)[size:][:1] for i, size in enumerate(sizes)]
+        return min(int(first[0]) for first in beyond if len(first))
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Rows below each other."""
+    return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def with_padding(rows: Columns, *, n_rows: int) -> Columns:
+    """The rows, and below them as many of padding as make `n_rows`."""
+    nothing = {"tokens": 0, "targets": NO_TARGET, "doc": -1, "at": -1}
+    more = n_rows - len(rows["tokens"])
+    return {name: np.pad(values, ((0, more), (0, 0)), constant_values=nothing[name]) for name, values in rows.items()}
+
+
+def check_targets(shards: Shards) -> None:
+    """Refuse documents of one token each."""
+    if shards.n_targets == 0:
+        raise DataError(f"{shards.name} has nothing to predict: its documents are one token long. Give more text.")

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from onehop.base.units import human_count
 from onehop.config.model import ModelConfig
 from onehop.config.recipe import Recipe
 from onehop.config.tune import TuneConfig, contradictions
+from onehop.data.prepare import TRAINED
 from onehop.formats.layout import Family
 from onehop.model.build import build
 from onehop.model.transformer import Transformer
@@ -42,6 +44,21 @@ class Checkpoint:
         found = opened.tokenizer
         tokenizer = Tokenizer.load(found) if isinstance(found, Path) else found
         return cls(opened.model, tokenizer, opened.start_id, opened.family)
+
+    def known(self, recipe: Recipe) -> dict[str, Any]:
+        """What a lesson takes from it: the tokenizer (none, where the recipe has to name one) and the start token.
+
+        Raises ConfigError for two tokenizers, and for none.
+        """
+        named = recipe.data.tokenizer not in TRAINED
+        if self.tokenizer is not None and named:
+            raise ConfigError(
+                f"data.tokenizer={recipe.data.tokenizer} has no effect with tune.init={recipe.tune.init}, whose own "
+                "tokenizer is used. Leave data.tokenizer out."
+            )
+        if self.tokenizer is None and not named:
+            raise ConfigError(f"tune.init={recipe.tune.init} has no tokenizer. Name its own: data.tokenizer=PATH.")
+        return {"tokenizer": self.tokenizer, "start_id": self.start_id}
 
 
 def begin(recipe: Recipe, checkpoint: Checkpoint | None, *, device: torch.device) -> Transformer:

@@ -12,13 +12,15 @@ import numpy as np
 from onehop.base.errors import ConfigError
 from onehop.base.files import atomic_folder, atomic_write
 from onehop.base.units import human_count
+from onehop.config.data import TextConfig
 from onehop.config.recipe import Recipe
+from onehop.data.example_rows import Make, RowLoader, evaluation_rows
 from onehop.data.examples import Example, Examples, write_examples
 from onehop.data.loader import Batch, Loader, evaluation_batches
 from onehop.data.pairs import Borders
 from onehop.data.prepare import TRAINED, Prepared, prepare
 from onehop.data.records import digest, record_files
-from onehop.data.rows import Make, RowLoader, evaluation_rows
+from onehop.data.report import Report
 from onehop.data.shards import FORMAT, SIDES
 from onehop.text.tokenizer import Tokenizer
 
@@ -30,7 +32,7 @@ class Batches(Protocol):
     """Batches in an order that depends on the seed alone."""
 
     @property
-    def n_rows(self) -> int: ...
+    def n_rows(self) -> int | None: ...
 
     def batches(self, start: int = 0) -> Iterator[Batch]: ...
 
@@ -43,12 +45,14 @@ class Batches(Protocol):
 class Lesson:
     """The tokenizer and both sides of the text, the batches to learn from, and those to evaluate on.
 
+    report: of the data, as JSON has it.
     prompt: `train.sample` as the token ids that a sample goes on from (None: the model cannot go on with a text).
     borders: for encoder-decoders, the token that an answer begins with and the one that ends it.
     """
 
     data: Prepared
     loader: Batches
+    report: Report
     evaluation: Callable[[], Iterator[Batch]]
     prompt: Callable[[str], Sequence[int]] | None
     borders: Borders | None = None
@@ -82,12 +86,11 @@ class Making:
         """The recipe's text as a tokenizer and token shards; one that is trained here gets these control tokens too."""
         d = self.recipe.data
         data = prepare(
+            **d.model_dump(include=set(TextConfig.model_fields)),
             folder=self.folder,
-            files=d.files,
-            corpus=d.corpus,
-            n_documents=d.n_documents,
-            separator=d.separator,
-            jsonl_field=d.jsonl_field,
+            mixture=d.mixture,
+            deduplicate=d.deduplicate,
+            stream=d.stream,
             tokenizer=self.tokenizer or d.tokenizer,
             vocab_size=d.vocab_size,
             validation=d.validation,
@@ -141,7 +144,17 @@ class Making:
                 write_examples(temporary, found, validation=d.validation, seed=d.seed)
                 atomic_write(temporary / DONE, json.dumps({"text": about, "task": task}) + "\n")
         train, held = (Examples.open(place, side) for side in SIDES)
-        return Prepared(tokenizer, train, held, about, n_skipped=0, folder=place, reused=reused)
+        return Prepared(
+            tokenizer,
+            train,
+            held,
+            about,
+            n_skipped=0,
+            n_duplicates=(0,),
+            folder=place,
+            identity=place.name,
+            reused=reused,
+        )
 
 
 def _told(examples: Iterator[Example], progress: Callable[[str, int, int | None], None]) -> Iterator[Example]:

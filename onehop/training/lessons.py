@@ -9,10 +9,12 @@ import numpy as np
 
 from onehop.base.errors import ConfigError
 from onehop.base.units import human_count
-from onehop.config.recipe import DataConfig, Recipe
+from onehop.config.data import DataConfig
+from onehop.config.recipe import Recipe
 from onehop.config.task import ChatConfig, MaskedConfig, PairsConfig, SpansConfig
 from onehop.data.chat import chat_examples
 from onehop.data.corpora import CORPORA
+from onehop.data.example_rows import chat_rows
 from onehop.data.examples import Examples
 from onehop.data.loader import Batch
 from onehop.data.masking import (
@@ -32,7 +34,8 @@ from onehop.data.pack import pack_whole
 from onehop.data.pairs import fitting, pair_example, pair_rows, texts_of
 from onehop.data.prepare import Prepared
 from onehop.data.records import read_records, record_files
-from onehop.data.rows import chat_rows
+from onehop.data.report import data_report
+from onehop.data.shards import Shards
 from onehop.text.bpe import train_bpe
 from onehop.text.chat import encode_chat
 from onehop.text.tokenizer import Tokenizer
@@ -50,7 +53,8 @@ def make_lesson(
 
 def _next(making: Making) -> Lesson:
     data = making.plain()
-    return Lesson(data, *making.packed(data), data.tokenizer.encode)
+    loader, evaluation = making.packed(data)
+    return Lesson(data, loader, data_report(data, loader), evaluation, data.tokenizer.encode)
 
 
 def _masked(making: Making) -> Lesson:
@@ -71,7 +75,7 @@ def _masked(making: Making) -> Lesson:
         for number, batch in enumerate(evaluation(), start=1):
             yield cover(batch, EVALUATED - number)
 
-    return Lesson(data, CoveredLoader(loader, cover), covered, None)
+    return Lesson(data, CoveredLoader(loader, cover), data_report(data, loader), covered, None)
 
 
 def _spans(making: Making) -> Lesson:
@@ -92,13 +96,14 @@ def _spans(making: Making) -> Lesson:
     rates: dict[str, Any] = {"rate": task.rate, "mean_span": task.mean_span, "marks": marks, "borders": borders}
     sides = []
     for shards in (data.train, data.validation):
+        assert isinstance(shards, Shards), "one text, of which all is encoded"
         pieces = Pieces.of(shards, length)
         make = span_rows(shards, pieces, **rates, seed=making.recipe.train.seed)
         sides.append((make, np.arange(len(pieces.start))))
     about = f"{human_count(len(sides[0][1]))} pieces of at most {length} tokens, {task.rate:.0%} of each cut out"
     evaluation = making.evaluation(*sides[1])
     prompt = _source(data.tokenizer, evaluation)
-    return Lesson(data, making.loader(*sides[0], about=about), evaluation, prompt, borders)
+    return Lesson(data, making.loader(*sides[0], about=about), {"rows": about}, evaluation, prompt, borders)
 
 
 def _chat(making: Making) -> Lesson:
@@ -119,8 +124,8 @@ def _chat(making: Making) -> Lesson:
     tables = [pack_whole(side.starts, making.length, seed=recipe.train.seed) for side in both(data)]
     sides = [(chat_rows(side, table), np.arange(table.n_rows)) for side, table in zip(both(data), tables, strict=True)]
     about = (
-        f"{data.train.n_documents} conversations, {human_count(data.train.n_targets)} of "
-        f"{human_count(data.train.n_tokens)} tokens to learn, in {human_count(tables[0].n_rows)} rows of "
+        f"{both(data)[0].n_documents} conversations, {human_count(both(data)[0].n_targets)} of "
+        f"{human_count(both(data)[0].n_tokens)} tokens to learn, in {human_count(tables[0].n_rows)} rows of "
         f"{making.length}; {tables[0].n_cut} cut"
     )
     held = both(data)[1]
@@ -131,7 +136,7 @@ def _chat(making: Making) -> Lesson:
             return encode_chat(tokenizer, [{"role": "user", "content": text}])
         return [int(i) for i in held.tokens[: int(np.argmax(held.learned))]]
 
-    return Lesson(data, making.loader(*sides[0], about=about), making.evaluation(*sides[1]), asked)
+    return Lesson(data, making.loader(*sides[0], about=about), {"rows": about}, making.evaluation(*sides[1]), asked)
 
 
 def _pairs(making: Making) -> Lesson:
@@ -148,11 +153,12 @@ def _pairs(making: Making) -> Lesson:
     ready = tokenizer
     data = making.store([borders.start, borders.end], ready, lambda: (pair_example(p, ready, borders) for p in read()))
     sides = [(pair_rows(side, borders), fitting(side, making.length)) for side in both(data)]
-    n = data.train.n_documents
+    n = both(data)[0].n_documents
     longer = n - len(sides[0][1])
     about = f"{human_count(n)} pairs" + (f", {longer} longer than {making.length} tokens left out" if longer else "")
     evaluation = making.evaluation(*sides[1])
-    return Lesson(data, making.loader(*sides[0], about=about), evaluation, _source(ready, evaluation), borders)
+    loader, source = making.loader(*sides[0], about=about), _source(ready, evaluation)
+    return Lesson(data, loader, {"rows": about}, evaluation, source, borders)
 
 
 def _source(tokenizer: Tokenizer, evaluation: Callable[[], Iterator[Batch]]) -> Callable[[str], Sequence[int]]:

@@ -18,8 +18,7 @@ from onehop.base.files import atomic_file, atomic_write
 from onehop.config.origins import leaves
 from onehop.config.recipe import Recipe
 from onehop.config.write import to_toml
-from onehop.data.prepare import TRAINED, remove_others
-from onehop.text.tokenizer import Tokenizer
+from onehop.data.prepare import remove_others
 from onehop.training.begin import Checkpoint, begin, without_adapters
 from onehop.training.evaluate import validation_loss
 from onehop.training.lessons import make_lesson
@@ -28,20 +27,14 @@ from onehop.training.report import Metrics
 from onehop.training.setup import pick_device, pick_precision, pick_product
 from onehop.training.state import FILE, Progress, load_state, remove_leftovers, save_state
 from onehop.training.step import StepResult, training_step
+from onehop.weights.adapter import FILES as ADAPTER_FILES
 from onehop.weights.adapter import save_adapter
 from onehop.weights.native import PROVENANCE, save_native, write_json
 
 ADAPTER = "adapter"  # folder of a run's adapters, by PEFT's names
-RESULTS = (
-    "metrics.jsonl",
-    "samples.txt",
-    "loss.png",
-    "it.png",
-    "dates_attention.png",
-    "model.safetensors",
-    PROVENANCE,
-    FILE,
-)
+PICTURES = ("loss.png", "it.png", "dates_attention.png")
+ADAPTERS = tuple(f"{ADAPTER}/{name}" for name in ADAPTER_FILES)
+RESULTS = ("metrics.jsonl", "samples.txt", *PICTURES, "model.safetensors", *ADAPTERS, PROVENANCE, FILE)
 MOST_SKIPPED = 20  # steps in a row whose gradient is not finite: the run has diverged and will not come back
 Notify = Callable[[str], None]
 
@@ -64,11 +57,10 @@ class Trainer:
         self.precision = pick_precision(recipe.train.precision, self.device)
         with _nothing_left(self.out):
             begun = None if recipe.tune.init is None else Checkpoint.open(recipe, self.device)
-            known: dict[str, Any] = (
-                {} if begun is None else {"tokenizer": _own_tokenizer(begun, recipe), "start_id": begun.start_id}
-            )
+            known: dict[str, Any] = {} if begun is None else begun.known(recipe)
             self.lesson = make_lesson(recipe, self.out / "data", notify, **known)
             self.data, self.loader = self.lesson.data, self.lesson.loader
+            self.data_report = self.lesson.report
             self.tokenizer = self.data.tokenizer
             self.recipe = _with_vocab(recipe, self.tokenizer.vocab_size)
             self._check_sample()
@@ -152,6 +144,7 @@ class Trainer:
         return {
             "recipe": self.recipe.model_dump(mode="json"),
             "text": self.data.description,
+            "data": self.data_report,
             "tokens_seen": self.progress.tokens,
             "step": self.progress.step,
             "best_val_loss": self.progress.best_val_loss,
@@ -172,7 +165,7 @@ class Trainer:
         found = {
             k: v for k, v in leaves(self.recipe).items() if k.startswith(("model.", "task.", "tune.")) or k in same
         }
-        return {"text": self.data.folder.name, **{k: v for k, v in found.items() if k != "model.parts"}}
+        return {"text": self.data.identity, **{k: v for k, v in found.items() if k != "model.parts"}}
 
     def _check_sample(self) -> None:
         """Refuse a sample prompt now that would be refused after the first evaluation."""
@@ -192,19 +185,6 @@ class Trainer:
             remove_others(self.data)
         remove_leftovers(self.out)
         atomic_write(self.out / "recipe.toml", to_toml(self.recipe))
-
-
-def _own_tokenizer(begun: Checkpoint, recipe: Recipe) -> Tokenizer | None:
-    """The checkpoint's tokenizer; None where it has none, and the recipe names one."""
-    named = recipe.data.tokenizer not in TRAINED
-    if begun.tokenizer is not None and named:
-        raise ConfigError(
-            f"data.tokenizer={recipe.data.tokenizer} has no effect with tune.init={recipe.tune.init}, whose own "
-            "tokenizer is used. Leave data.tokenizer out."
-        )
-    if begun.tokenizer is None and not named:
-        raise ConfigError(f"tune.init={recipe.tune.init} has no tokenizer. Name its own: data.tokenizer=PATH.")
-    return begun.tokenizer
 
 
 def _with_vocab(recipe: Recipe, n_ids: int) -> Recipe:

@@ -27,6 +27,7 @@ from onehop.weights.place import new_files
 from onehop.weights.safetensors_files import TensorFiles, read_header, write_tensors
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+FILES = (CONFIG, WEIGHTS)
 PREFIX, DOWN, UP, WEIGHT = "base_model.model.", ".lora_A.weight", ".lora_B.weight", ".weight"
 # Settings of PEFT that would make another function of the same tensors.
 OTHERWISE = {

@@ -154,7 +154,7 @@ def test_a_pooled_model_is_trained_on(tmp_path, base):
         (["data.tokenizer=characters"], "data.tokenizer=characters has no effect with tune.init"),
         (["task.template=none"], "no chat template. Set task.template=FILE"),
         (["task.template=nowhere.jinja"], "task.template=nowhere.jinja cannot be read"),
-        (["data.packing=stream"], "data.packing=stream has no effect with task=chat"),
+        (["data.packing=stream"], "data.packing has no effect with task=chat"),
         (["tune.init=nowhere"], "nowhere is no folder"),
     ],
 )
