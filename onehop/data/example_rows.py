@@ -22,6 +22,7 @@ class RowLoader:
         if not len(numbers):
             raise DataError("no example fits into a row. Give shorter ones, or raise train.context.")
         self.make, self.numbers, self.batch_size, self.seed, self.about = make, numbers, batch_size, seed, about
+        self._epoch, self._rows = EVALUATION, numbers  # of no epoch yet
 
     @property
     def n_rows(self) -> int:
@@ -39,9 +40,15 @@ class RowLoader:
         """Batch `number` (from 0) of the endless sequence."""
         at = number * self.batch_size + np.arange(self.batch_size)
         epochs, places = at // self.n_rows, at % self.n_rows
-        orders = {int(e): shuffled(self.n_rows, (self.seed << 32) + int(e)) for e in np.unique(epochs)}
-        rows = np.array([self.numbers[orders[int(e)][p]] for e, p in zip(epochs, places, strict=True)])
+        rows = np.array([self._order(int(e))[p] for e, p in zip(epochs, places, strict=True)])
         return self.make(rows, epochs)
+
+    def _order(self, epoch: int) -> np.ndarray:
+        """The rows of an epoch in their order; the last one that was asked for is kept."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._rows = self.numbers[shuffled(self.n_rows, (self.seed << 32) + epoch)]
+        return self._rows
 
     def summary(self) -> str:
         """What became of the examples, in one line."""

@@ -9,7 +9,7 @@ import torch
 
 import onehop
 from onehop.base.errors import ConfigError, DataError, OnehopError
-from onehop.config import Recipe
+from onehop.config import Recipe, read
 from onehop.data.loader import Loader, evaluation_batches
 from onehop.data.pack import NO_TARGET
 from onehop.data.pairs import Borders, batch_of
@@ -19,6 +19,7 @@ from onehop.training.loss import batch_loss
 from onehop.training.picture import look_across
 from onehop.training.trainer import Trainer
 from onehop.training.understanding import ask_pairs
+from onehop.weights.open import config_of
 from tests.small_models import decoder, encoder_decoder, small_model
 from tests.training.small_runs import sentences
 
@@ -132,6 +133,23 @@ def test_a_whole_run_of_each_task_ends_in_a_model_that_opens(tmp_path, task):
     assert lm.start_id == run.trainer.lesson.borders.start
     assert lm.generate(["abc"], temperature=0, max_new_tokens=3)[0].token_ids
     assert " → " in (run.out / "samples.txt").read_text()
+
+
+@pytest.mark.parametrize("task", ["pairs", "spans", "masked"])
+def test_a_run_goes_on_from_a_model_of_the_same_task_with_its_marks_and_borders(tmp_path, task):
+    first = Trainer(recipe(tmp_path, task))
+    list(first.steps())
+    first.save()
+    (tmp_path / "more").mkdir()
+    own = recipe(tmp_path, task).data.model_dump(exclude={"vocab_size", "mixture"})
+    table = {"out": str(tmp_path / "more"), "data": own, "task": task, "tune": {"init": str(tmp_path / "out")}}
+    train = {"steps": 3, "batch_size": 8, "eval_rows": 8, "device": "cpu", "precision": "float32"}
+    (tmp_path / "more.json").write_text(json.dumps({**table, "train": train}))
+    again = Trainer(read(tmp_path / "more.json", model_of=config_of).recipe)
+    assert again.tokenizer.fingerprint == first.tokenizer.fingerprint
+    assert again.lesson.borders == first.lesson.borders
+    assert again.evaluate() == pytest.approx(first.evaluate(), rel=1e-6)
+    assert next(again.steps()).loss > 0
 
 
 @pytest.mark.parametrize("task", ["spans", "masked"])
