@@ -14,12 +14,13 @@ from onehop.formats.gguf.architecture import ARCHITECTURE, write_config
 from onehop.formats.gguf.header import read_header
 from onehop.formats.gguf.tokenizer import KEY, write_tokenizer
 from onehop.formats.layout import Family
-from onehop.formats.table import Claim, claims, match
+from onehop.formats.table import Claim, claims
 from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
-from onehop.weights.gguf_files import FILE_TYPES, GGUFTensors, type_of, write_gguf
+from onehop.weights.gguf_files import FILE_TYPES, type_of, write_gguf
 from onehop.weights.memory import Report
 from onehop.weights.ops import OPS
+from onehop.weights.source import matched, tensors_of
 from onehop.weights.transfer import dump, fill, skeleton
 
 # general.file_type of quantised files, and of those that are not; a file without it has no name for its mixture.
@@ -47,8 +48,8 @@ def load_described(
     """The model of a GGUF file whose header has been read."""
     if described.header is None or described.family is None:
         raise CheckpointError(f"{described.folder} is no GGUF file.")
-    with GGUFTensors(described.header) as tensors:
-        found = match(described.family.tensors, described.config, tensors.entries, where=str(tensors.where))
+    with tensors_of(described) as tensors:
+        found = matched(described, tensors)  # before the skeleton: a header may claim a million layers
         model = skeleton(described.config, where=tensors.where)
         return fill(model, tensors, found, dtype=dtype, device=device, report=report)
 
