@@ -6,7 +6,7 @@ import unicodedata
 from typing import Any
 
 from onehop.base.errors import TextError
-from onehop.lm.check_theirs import quiet
+from onehop.lm.check_theirs import TheirFault, quiet, their_code
 from onehop.lm.language_model import LanguageModel
 from onehop.lm.probe import Finding, simply, skipped
 from onehop.text.chat import encode_chat, render
@@ -120,7 +120,12 @@ def theirs(lm: LanguageModel) -> Finding:
     except ImportError:
         return skipped("transformers is not installed: pip install 'onehop-lm[eval]'")
     with quiet():
-        return _same_ids(lm.tokenizer, PreTrainedTokenizerFast.from_pretrained(lm.folder))
+        try:
+            with their_code("opening the tokenizer"):
+                other = PreTrainedTokenizerFast.from_pretrained(lm.folder)
+            return _same_ids(lm.tokenizer, other)
+        except TheirFault as fault:
+            return skipped(f"could not be compared: {fault}")
 
 
 def _same_ids(tokenizer: Tokenizer, other: Any) -> Finding:
@@ -134,7 +139,8 @@ def _same_ids(tokenizer: Tokenizer, other: Any) -> Finding:
         except TextError:
             continue
         n += 1
-        found = other(text)["input_ids"]
+        with their_code(f"encoding {text[:24]!r}"):
+            found = other(text)["input_ids"]
         if found != ours:
             at = next((i for i, (a, b) in enumerate(zip(ours, found)) if a != b), min(len(ours), len(found)))
             wrong.append(f"{text[:24]!r}: from token {at} on, {ours[at : at + 4]} here and {found[at : at + 4]} there")
