@@ -7,10 +7,7 @@ import sys
 import time
 from contextlib import contextmanager
 
-import huggingface_hub
 import pytest
-import torch
-from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 
 from onehop.base.errors import CheckpointError, OnehopError, TextError
@@ -192,35 +189,3 @@ def test_whatever_is_changed_in_a_folder_it_is_read_or_refused_in_one_line(tmp_p
 def test_whatever_is_changed_in_a_folder_for_a_minute(tmp_path):
     until = time.monotonic() + 60
     fuzz(tmp_path, iter(lambda: time.monotonic() < until, False), seed=time.time_ns())
-
-
-def hub(monkeypatch, folder=None):
-    """A huggingface_hub that has an empty cache and, where a folder is given, a network; -> what it was asked for."""
-    asked = []
-
-    def download(name, *, allow_patterns, revision=None, local_files_only=False):
-        asked.append((name, revision, local_files_only, allow_patterns))
-        if local_files_only or folder is None:
-            raise LocalEntryNotFoundError("not here")
-        return str(folder)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    return asked
-
-
-def test_a_hub_name_may_have_a_revision_and_only_what_is_read_is_fetched(tmp_path, monkeypatch):
-    asked = hub(monkeypatch, write_golden(tmp_path))
-    assert isinstance(open_model("me/golden@v1.0").model, torch.nn.Module)
-    assert [row[:3] for row in asked] == [("me/golden", "v1.0", True), ("me/golden", "v1.0", False)]
-    assert not any(pattern.endswith((".bin", ".pt", "*", ".py")) for row in asked for pattern in row[3])
-
-
-def test_without_a_network_the_refusal_says_so_and_what_else_works(monkeypatch):
-    hub(monkeypatch)
-    refused("me/golden", CheckpointError, r"the hub cannot be reached\. Go online once\. Or give a local folder\.")
-
-
-def test_a_hub_name_with_pickles_only_is_refused_with_the_command_that_converts_them(tmp_path, monkeypatch):
-    (tmp_path / "config.json").write_text("{}")
-    hub(monkeypatch, tmp_path)
-    assert "weights_only=True" in refused("me/pickled", CheckpointError, "has no safetensors on the hub")
