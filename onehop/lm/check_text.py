@@ -64,10 +64,12 @@ def round_trip(lm: LanguageModel) -> Finding:
 
 
 def lint(lm: LanguageModel) -> Finding:
-    """The ids of a rendered conversation: one begin token, and control tokens whole."""
+    """The ids of a rendered conversation: one begin token, control tokens whole, and a file that says how it cuts."""
     if (tokenizer := lm.tokenizer) is None:
         return skipped("this model has no tokenizer")
     wrong, said = _split(tokenizer), []
+    if tokenizer.settings.doubt is not None:
+        wrong.append(tokenizer.settings.doubt)
     if tokenizer.bos_id is not None and tokenizer.encode("a").count(tokenizer.bos_id) > 1:
         wrong.append("a plain text begins with two begin tokens")
     if tokenizer.chat_template is None:

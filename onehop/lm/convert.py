@@ -67,6 +67,8 @@ def convert(
     lm = load(place, dtype=None if quantised else dtype, parts=parts)
     before = _made_of(describe(place, parts=parts), lm.model)
     notes = _reshape(lm, kv_heads=kv_heads, context=context, rope=rope or "yarn")
+    if lm.tokenizer is not None and lm.tokenizer.settings.doubt is not None:
+        notes.append(f"the tokenizer is in doubt as before: {lm.tokenizer.settings.doubt}")
     chosen = format or _format_for(target, lm)
     family = _family(lm, chosen)
     if chosen == "hf":

@@ -84,6 +84,8 @@ def _gguf(
     """The tokenizer is read first: what it cannot be read for is known before the weights are."""
     assert described.header is not None, "a GGUF file was described by its header"
     tokenizer = read_tokenizer(described.header)
+    if report is not None and tokenizer is not None and tokenizer.settings.doubt is not None:
+        report(f"note: {tokenizer.settings.doubt}")
     generation = gguf.generation_of(described.header.metadata, tokenizer)
     where = described.folder.name
     return Opened(
