@@ -64,7 +64,7 @@ def convert(
     quantised = dtype is not None and dtype == "q8_0"
     if quantised and (format or GGUF) != "gguf" and target.suffix != GGUF:
         raise ConfigError("dtype=q8_0 exists in GGUF files only. Name a target that ends in .gguf.")
-    lm = load(place, dtype=None if quantised else dtype, parts=parts)
+    lm = load(place, dtype=None if quantised else dtype, parts=parts, report=lambda line: None)  # nothing is generated
     before = _made_of(describe(place, parts=parts), lm.model)
     notes = _reshape(lm, kv_heads=kv_heads, context=context, rope=rope or "yarn")
     if lm.tokenizer is not None and lm.tokenizer.settings.doubt is not None:
