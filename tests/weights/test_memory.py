@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from onehop.base.errors import CheckpointError
-from onehop.lm import load
 from onehop.config import ModelConfig
 from onehop.formats.family import FAMILIES
+from onehop.lm import load
 from onehop.model import build
 from onehop.weights import memory, open_model, save_hf, save_native
 from onehop.weights.safetensors_files import write_model
