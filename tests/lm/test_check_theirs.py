@@ -7,9 +7,9 @@ from onehop.lm import check_theirs, load
 from onehop.lm.probe import Probe
 from onehop.lm.verify import verify
 from tests.golden import write_golden
+from tests.parity.theirs import transformers as library
 from tests.text.small_tokenizers import bytes_only
 
-library = pytest.importorskip("transformers")
 MODEL, TOKENIZER = "transformers, layer by layer, in float32", "tokenizer = transformers"
 
 

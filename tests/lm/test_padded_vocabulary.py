@@ -6,6 +6,7 @@ import torch
 import onehop
 from onehop.base.errors import RequestError
 from onehop.lm import LanguageModel
+from tests.parity.theirs import transformers
 from tests.small_models import decoder
 from tests.text.small_tokenizers import byte_fallback
 from tests.weights.compare import same_weights
@@ -80,7 +81,6 @@ def test_spare_rows_are_written_and_read_again_in_every_layout(padded, tmp_path,
 
 
 def test_transformers_gives_the_same_logits_for_all_rows(padded, tmp_path):
-    transformers = pytest.importorskip("transformers")
     lm, n = padded
     lm.save(tmp_path / "a", format="hf", dtype="float64")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "a", dtype=torch.float64)

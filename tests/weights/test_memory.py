@@ -98,10 +98,9 @@ LARGE = {
     "vocab_size": 4000, "d_model": 384, "n_layers": 8, "max_len": 64,
     "attention": {"n_heads": 6, "n_kv_heads": 6}, "ffn": {"kind": "gated", "d_ff": 1024},
 }  # fmt: skip
-linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of memory")
 
 
-@linux
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of memory")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_loading_takes_at_most_1_15_times_the_loaded_model(tmp_path, dtype):
     """The model of 60 MB in float32 is in many tensors; one of them at a time may be there twice."""
@@ -122,7 +121,7 @@ FUSED = {  # three of ours in one of theirs, and matrices that lie the other way
 }  # fmt: skip
 
 
-@linux
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of memory")
 @pytest.mark.parametrize(("family", "dtype"), [("gpt2", "bfloat16"), ("mixtral", "float32")])
 def test_layouts_that_cut_and_join_tensors_take_no_more(tmp_path, family, dtype):
     own = {**LARGE, **FUSED[family]}
