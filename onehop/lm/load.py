@@ -1,10 +1,12 @@
 """From a path or a name to a LanguageModel."""
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
+from onehop.lm.asked import notice
 from onehop.lm.language_model import LanguageModel
 from onehop.parts.lora import merge
 from onehop.text.tokenizer import Tokenizer
@@ -28,11 +30,11 @@ def load(
 
     From a onehop folder, a Hugging Face folder, a GGUF file, a shipped model or a hub name. dtype None: the
     checkpoint's own (float32 where a GGUF file is quantised). kernel: how attention is computed (auto, plain, tiled or
-    fused). parts: files with your own parts. adapter: a folder with a low-rank adapter, as PEFT or a run of tune.lora
-    writes it, which is added to the weights. prepare: keep a second copy of the weights in the layout that this CPU
-    multiplies fastest (None: if it takes no more than a quarter of the machine's memory). report: is told, before
-    loading, in one line, the size of the files, of the loaded model and of the free memory; what is larger than that is
-    refused.
+    fused). parts: files with your own parts. adapter: a folder of PEFT's format, to be added to the weights. prepare:
+    keep a second copy of the weights in the layout that this CPU multiplies fastest (None: if it takes no more than a
+    quarter of the machine's memory). report: is told, before loading, in one line, the size of the files, of the loaded
+    model and of the free memory; what is larger than that is refused; and behind it what the checkpoint's settings ask
+    for and generation here does not do (without a report: a warning).
     """
     parts = tuple(parts)
     opened = open_model(path, dtype=dtype, device=device, parts=parts, report=report)
@@ -40,7 +42,7 @@ def load(
         merge(opened.model, read_adapter(opened.model, adapter, family=opened.family))
     tokenizer = Tokenizer.load(opened.tokenizer) if isinstance(opened.tokenizer, Path) else opened.tokenizer
     named = frozenset() if tokenizer is None else tokenizer.eos_ids
-    return LanguageModel(
+    found = LanguageModel(
         opened.model,
         tokenizer,
         eos_ids=named | frozenset(opened.eos_ids),
@@ -53,3 +55,14 @@ def load(
         kernel=kernel,
         prepare=prepare,
     )
+    return _told(found, report)
+
+
+def _told(lm: LanguageModel, report: Report | None) -> LanguageModel:
+    """Say what the checkpoint asks for and does not get."""
+    line = notice(lm.not_done)
+    if line is not None and report is None:
+        warnings.warn(line, stacklevel=3)
+    elif line is not None and report is not None:
+        report(f"note: {line}")
+    return lm
