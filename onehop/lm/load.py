@@ -41,11 +41,10 @@ def load(
     if adapter is not None:
         merge(opened.model, read_adapter(opened.model, adapter, family=opened.family))
     tokenizer = Tokenizer.load(opened.tokenizer) if isinstance(opened.tokenizer, Path) else opened.tokenizer
-    named = frozenset() if tokenizer is None else tokenizer.eos_ids
     found = LanguageModel(
         opened.model,
         tokenizer,
-        eos_ids=named | frozenset(opened.eos_ids),
+        eos_ids=frozenset(opened.eos_ids).union(() if tokenizer is None else tokenizer.eos_ids),
         start_id=opened.start_id,
         generation_config=opened.generation,
         provenance=opened.provenance,
