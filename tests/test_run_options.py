@@ -43,7 +43,7 @@ def what_a_run_does(folder, monkeypatch, **train):
 
         monkeypatch.setattr(cls, name, method)
 
-    noted(Trainer, "save", lambda: "save")
+    noted(Trainer, "save", lambda **o: "save")
     noted(
         Transformer,
         "states",

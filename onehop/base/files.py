@@ -63,6 +63,7 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
             yield temporary
             _sync(temporary)
             os.replace(temporary, path)
+            _sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -81,10 +82,11 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         try:
             temporary.mkdir()
             yield temporary
-            for file in temporary.rglob("*"):
-                if file.is_file():
-                    _sync(file)
+            for inner in (*temporary.rglob("*"), temporary):
+                if inner.exists():  # a link may lead nowhere
+                    _sync(inner)
             _take_place(temporary, path)
+            _sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -117,9 +119,18 @@ def _take_place(temporary: Path, path: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _sync(file: Path) -> None:
-    with open(file, "rb") as handle:
-        os.fsync(handle.fileno())
+def sync(path: str | Path) -> None:
+    """Wait until the disk has what was written to a file, or the names in a folder."""
+    with _disk_errors(Path(path)):
+        _sync(Path(path))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager

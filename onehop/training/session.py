@@ -36,8 +36,13 @@ class Run:
     val_loss: float | None
     best_possible: float | None
     understanding: dict[str, Understanding]
-    interrupted: bool
+    stopped_by: int | None  # the signal: Ctrl-C is 2, SIGTERM 15
     seconds: float
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was stopped before its end."""
+        return self.stopped_by is not None
 
     @property
     def model(self) -> Transformer:
@@ -61,19 +66,19 @@ class Session:
         self._introduce()
         drop_samples(t.out / "samples.txt", after=t.progress.step)
         self.display.phase("training", total=self.cfg.steps, done=t.progress.step)
-        with _until_interrupted(self.display) as stop:
+        with _until_asked_to_stop(self.display) as stop, t.writer:
             self._clock = time.perf_counter()
             for result in t.steps():
                 self._after_step(result)
-                if stop.asked:
+                if stop.by is not None:
                     break
-            if self.val_loss is None and not stop.asked:  # no step was left to take
+            if self.val_loss is None and stop.by is None:  # no step was left to take
                 self.val_loss = t.evaluate()
             t.save()
-        understanding = {} if stop.asked else self._examine()
+        understanding = {} if stop.by is not None else self._examine()
         seconds = time.perf_counter() - began
-        self._conclude(understanding, stop.asked, seconds)
-        return Run(t.out, t, t.progress.step, self.val_loss, self.best_possible, understanding, stop.asked, seconds)
+        self._conclude(understanding, stop.by is not None, seconds)
+        return Run(t.out, t, t.progress.step, self.val_loss, self.best_possible, understanding, stop.by, seconds)
 
     def _after_step(self, result: StepResult) -> None:
         """Write down, evaluate and save, as far as it is time to."""
@@ -81,9 +86,9 @@ class Session:
         self._targets += result.targets
         last = result.step == cfg.steps
         evaluate = last or result.step % cfg.eval_every == 0
-        if result.skipped:
-            self.display.say(f"step {result.step}: the gradient was not finite; the step is skipped")
-        if evaluate or result.step == 1 or result.step % cfg.log_every == 0:
+        for line in t.alarms.lines:
+            self.display.say(line)
+        if cfg.writes(result.step) or t.alarms.columns:
             self._rate = self._targets / max(time.perf_counter() - self._clock, 1e-9)
             row = self._row(result)
             if evaluate:
@@ -92,19 +97,26 @@ class Session:
             if evaluate:
                 self._show(result, row["val_loss"])
             self._clock, self._targets = time.perf_counter(), 0
-        if result.step % (cfg.save_every or cfg.eval_every) == 0 and not last:
-            t.save()
+        due = result.step % (cfg.save_every or cfg.eval_every) == 0
+        if (due or (evaluate and t.is_best)) and not last:
+            t.save(background=True)
             self._clock, self._targets = time.perf_counter(), 0
         note = f"step {result.step} of {cfg.steps}  loss {result.loss:.3f}  {human_count(self._rate)} tokens/s"
         self.display.note(note, done=result.step)
 
     def _row(self, result: StepResult) -> dict[str, Any]:
         """A line of metrics.jsonl; what JSON has no number for becomes null."""
-        row = {"step": result.step, "tokens": self.trainer.progress.tokens, "loss": result.loss, "lr": result.lr}
-        return {k: v if np.isfinite(v) else None for k, v in row.items()} | {"tokens_per_s": round(self._rate, 1)}
+        t = self.trainer
+        numbers = {"loss": result.loss, "lr": result.lr, "grad_norm": result.grad_norm}
+        row: dict[str, Any] = {"step": result.step, "tokens": t.progress.tokens}
+        row |= {k: v if np.isfinite(v) else None for k, v in numbers.items()}
+        more = t.alarms.more_columns(result.loads) if self.cfg.writes(result.step) else {}
+        return row | {"tokens_per_s": round(self._rate, 1)} | more | t.alarms.columns
 
     def _introduce(self) -> None:
         t, say = self.trainer, self.display.say
+        for note in t.notes:
+            say(f"since the checkpoint: {note}")
         n = sum(p.numel() for p in t.model.parameters())
         left_out = f" ({t.data.n_skipped} hidden or binary files left out)" if t.data.n_skipped else ""
         say(f"text: {t.data.description}{left_out}; {t.loader.summary()}")
@@ -194,28 +206,30 @@ def _busiest(loads: Sequence[Tensor | None]) -> str:
 
 
 class _Stop:
-    """Whether Ctrl-C was pressed; a second time interrupts at once."""
+    """The signal that asked the run to stop (Ctrl-C, or a scheduler's SIGTERM); a second one interrupts at once."""
 
     def __init__(self, display: Display) -> None:
-        self.display, self.asked = display, False
+        self.display = display
+        self.by: int | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.by is not None:
             raise KeyboardInterrupt
-        self.asked = True
+        self.by = number
         self.display.note("stopping after this step; Ctrl-C again stops at once, without saving")
 
 
 @contextmanager
-def _until_interrupted(display: Display) -> Iterator[_Stop]:
-    """Turn Ctrl-C into a wish that the loop looks at between steps (only the main thread can)."""
+def _until_asked_to_stop(display: Display) -> Iterator[_Stop]:
+    """Turn Ctrl-C and SIGTERM into a wish that the loop looks at between steps (only the main thread can)."""
     stop = _Stop(display)
     try:
-        before = signal.signal(signal.SIGINT, stop)
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:
         yield stop
         return
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
