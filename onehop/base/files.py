@@ -35,7 +35,7 @@ def atomic_write(path: str | Path, data: bytes | str) -> None:
 def append(path: str | Path, text: str) -> None:
     """Add `text` to the end of a file, which is made if it is missing; where that fails, the file stays as it was."""
     path = Path(path)
-    with _disk_errors(path):
+    with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab", buffering=0) as file:
             end, left = file.tell(), memoryview(text.encode())
@@ -56,7 +56,7 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     temporary = _beside(path)
-    with _disk_errors(path):
+    with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.touch(exist_ok=False)
@@ -76,7 +76,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     temporary = _beside(path)
-    with _disk_errors(path):
+    with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _refuse_a_file(path)
         try:
@@ -121,7 +121,7 @@ def _take_place(temporary: Path, path: Path) -> None:
 
 def sync(path: str | Path) -> None:
     """Wait until the disk has what was written to a file, or the names in a folder."""
-    with _disk_errors(Path(path)):
+    with disk_errors(Path(path)):
         _sync(Path(path))
 
 
@@ -134,7 +134,7 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
     """Say what a full, read-only or forbidden disk means in one line; an error about another place passes unchanged."""
     try:
         yield

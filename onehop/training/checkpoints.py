@@ -21,10 +21,10 @@ from typing import Any
 from torch import Tensor
 
 from onehop.base.errors import CheckpointError
-from onehop.base.files import atomic_folder
+from onehop.base.files import atomic_folder, disk_errors
 from onehop.weights.native import write_json
 from onehop.weights.place import new_files
-from onehop.weights.safetensors_files import write_tensors
+from onehop.weights.safetensors_files import SINGLE, write_tensors
 
 FOLDER, BEST, SUMS = "checkpoints", "best", "SHA256SUMS"
 TENSORS, ABOUT = "optimizer.safetensors", "training.json"
@@ -73,17 +73,18 @@ class Checkpoints:
         Whatever was there before stays until the new one is on the disk as a whole.
         """
         path = self._free_name(step)
-        with atomic_folder(path) as temporary:
-            write_model(temporary)
-            write_tensors(temporary / TENSORS, tensors)
-            write_json(temporary / ABOUT, about)
-            _write_sums(temporary)
-        self.show(path)
-        self._let_go(path, best_step)
+        with disk_errors(path):
+            with atomic_folder(path) as temporary:
+                write_model(temporary)
+                write_tensors(temporary / TENSORS, tensors)
+                write_json(temporary / ABOUT, about)
+                _write_sums(temporary)
+            self.show(path)
+            self._let_go(path, best_step)
 
     def show(self, path: Path) -> None:
         """Let the run's folder hold this checkpoint's model: the same files, by links where the disk has them."""
-        with new_files(self.out) as new:
+        with disk_errors(self.out / path.name), new_files(self.out) as new:
             for file in path.iterdir():
                 if file.name not in OWN:
                     _link(file, new / file.name)
@@ -121,13 +122,17 @@ class Checkpoints:
             last_of.setdefault(_order(path)[0], path)
         steps = [step for step in last_of if step <= _order(newest)[0]][: self.keep]
         kept = {last_of[step] for step in (*steps, best_step) if step in last_of}
-        if best_step in last_of:
-            self._point_at(last_of[best_step])
         for path in self.newest_first():
             if path not in kept:
                 gone = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
                 os.replace(path, gone)  # a checkpoint that is half removed would look like a damaged one
                 _remove(gone)
+        for step, path in last_of.items():
+            plain = self.folder / f"step-{step:08d}"
+            if path in kept and path != plain:
+                os.replace(path, plain)
+        if best_step in last_of:
+            self._point_at(self.folder / f"step-{best_step:08d}")
 
     def _point_at(self, path: Path) -> None:
         """`checkpoints/best`: a link, where the disk has links."""
@@ -176,9 +181,9 @@ class Writer:
 
 def remove_leftovers(out: Path) -> None:
     """Remove what a killed write left in a run's folder, by the names that `base.files` and `weights.place` give."""
-    for path in out.glob(".*"):
+    for path in (*out.glob(".*"), *(out / "data").glob(".*")):
         file = path.is_file() and re.fullmatch(r"\..+\.[0-9a-f]{8}(\.\w+)?", path.name)
-        if file or re.fullmatch(r"\.saving(\.[0-9a-f]{8})?", path.name):
+        if file or re.fullmatch(r"\.?\.saving(\.[0-9a-f]{8})?|\.[0-9a-f]{16}\.[0-9a-f]{8}", path.name):
             _remove(path)
 
 
@@ -192,7 +197,7 @@ def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint: a file that is missing or differs from its checksum; None for a whole one."""
     try:
         wanted = dict(_read_sums(path / SUMS))
-        for name in (TENSORS, ABOUT):
+        for name in (SINGLE, TENSORS, ABOUT):
             if name not in wanted:
                 return f"{SUMS} does not list {name}"
         for name, digest in wanted.items():

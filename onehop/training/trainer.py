@@ -141,10 +141,14 @@ class Trainer:
             loss = validation_loss(self.model, batches, **options)
         if not math.isfinite(loss):
             raise self._diverged(f"the validation loss after step {self.progress.step} is {loss}")
-        best = self.progress.best_val_loss
-        if best is None or loss < best:
-            self.progress = replace(self.progress, best_val_loss=loss, best_step=self.progress.step)
+        self.progress = self.judged(loss)
         return loss
+
+    def judged(self, loss: float) -> Progress:
+        """The progress with the validation loss of the weights as they are."""
+        p = self.progress
+        better = p.best_val_loss is None or loss < p.best_val_loss
+        return replace(p, best_val_loss=loss, best_step=p.step) if better else p
 
     @property
     def is_best(self) -> bool:

@@ -17,9 +17,9 @@ from rich.console import Console
 import onehop
 from onehop.base.errors import OnehopError
 from onehop.training import session
+from onehop.training.checkpoints import FOLDER
 from onehop.training.samples import drop_samples, write_sample
 from onehop.training.session import best_possible, validation_cuts
-from onehop.training.checkpoints import FOLDER
 from onehop.training.trainer import Trainer
 from tests.training.small_runs import recipe
 
