@@ -11,9 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 TORCH, CUDA = "generator/torch", "generator/cuda"
+
+
+def has_own_parts(model: nn.Module) -> bool:
+    """Whether some part of the model is neither onehop's nor torch's, and may draw from whatever it likes."""
+    return any(type(module).__module__.split(".")[0] not in ("onehop", "torch") for module in model.modules())
 
 
 class Generators:

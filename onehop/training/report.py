@@ -1,8 +1,9 @@
 """What a run tells: a line of numbers now and then, metrics.jsonl for machines, loss.png for people."""
 
 import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from onehop.base.errors import DataError
 from onehop.base.files import append, atomic_file, atomic_write
 
+BARS = "▁▂▃▄▅▆▇█"
 SILENCE = 5.0  # seconds after which a log that is no terminal gets a line
 
 
@@ -61,6 +63,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                 f"{path}:{number} is not JSON ({error.msg}). Restore the file or start over with --fresh."
             ) from None
     return rows
+
+
+def sparkline(numbers: Collection[float]) -> str:
+    """Numbers as bars one character wide, the lowest lowest; what is no number leaves a gap."""
+    known = [x for x in numbers if math.isfinite(x)]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((x - low) * scale)] if math.isfinite(x) else " " for x in numbers)
 
 
 class Display:

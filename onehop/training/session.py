@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,17 +13,23 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from onehop.base.units import human_count, human_time
+from onehop.base.units import human_bytes, human_count, human_time
+from onehop.config.origins import leaves
 from onehop.data.corpora import CORPORA, Corpus
 from onehop.model.transformer import Transformer
+from onehop.training.events import Events
+from onehop.training.page import write_page
 from onehop.training.picture import draw_look, look_from
-from onehop.training.report import Display, draw_losses
+from onehop.training.report import Display, draw_losses, sparkline
 from onehop.training.samples import drop_samples, sample, write_sample
+from onehop.training.setup import memory
 from onehop.training.step import StepResult
 from onehop.training.trainer import Trainer
+from onehop.training.unchanged import machine
 from onehop.training.understanding import Understanding, ask
 
 QUESTIONS = 300  # asked of each kind: a share of 0.9 is then known to within 0.035 (two standard errors)
+RECENT = 12  # steps in the sparkline
 QUESTION_SEED = 10_000  # added to the text's seed
 
 
@@ -58,6 +65,8 @@ class Session:
         self.corpus: Corpus | None = CORPORA.get(trainer.recipe.data.corpus) if trainer.recipe.data.corpus else None
         self.best_possible = best_possible(trainer, self.corpus)
         self.val_loss: float | None = None
+        self.events: Events | None = None
+        self.losses: deque[float] = deque(maxlen=RECENT)
         self._clock, self._targets, self._rate = time.perf_counter(), 0, 0.0
 
     def run(self) -> Run:
@@ -66,7 +75,7 @@ class Session:
         self._introduce()
         drop_samples(t.out / "samples.txt", after=t.progress.step)
         self.display.phase("training", total=self.cfg.steps, done=t.progress.step)
-        with _until_asked_to_stop(self.display) as stop, t.writer:
+        with _until_asked_to_stop(self.display) as stop, t.writer, self._events():
             self._clock = time.perf_counter()
             for result in t.steps():
                 self._after_step(result)
@@ -78,6 +87,7 @@ class Session:
         understanding = {} if stop.by is not None else self._examine()
         seconds = time.perf_counter() - began
         self._conclude(understanding, stop.by is not None, seconds)
+        self._write_page()
         return Run(t.out, t, t.progress.step, self.val_loss, self.best_possible, understanding, stop.by, seconds)
 
     def _after_step(self, result: StepResult) -> None:
@@ -94,6 +104,8 @@ class Session:
             if evaluate:
                 self.val_loss = row["val_loss"] = t.evaluate()
             t.metrics.write(row)
+            if self.events is not None:
+                self.events.write(row, wall_time=time.time())
             if evaluate:
                 self._show(result, row["val_loss"])
             self._clock, self._targets = time.perf_counter(), 0
@@ -101,8 +113,30 @@ class Session:
         if (due or (evaluate and t.is_best)) and not last:
             t.save(background=True)
             self._clock, self._targets = time.perf_counter(), 0
-        note = f"step {result.step} of {cfg.steps}  loss {result.loss:.3f}  {human_count(self._rate)} tokens/s"
-        self.display.note(note, done=result.step)
+        self.losses.append(result.loss)
+        self.display.note(self._note(result), done=result.step)
+
+    def _note(self, result: StepResult) -> str:
+        """How far it is, and how it looks."""
+        p, cfg = self.trainer.progress, self.cfg
+        left = human_time(p.seconds / p.step * (cfg.steps - p.step))
+        return (
+            f"step {result.step} of {cfg.steps}  loss {result.loss:.3f} {sparkline(self.losses)}  "
+            f"{human_count(self._rate)} tokens/s  lr {result.lr:.2g}  {human_bytes(memory(self.trainer.device))}"
+            f"{'' if self.display.moving else f'  {left} left'}"  # a moving bar says so itself
+        )
+
+    @contextmanager
+    def _events(self) -> Iterator[None]:
+        """Write TensorBoard's events too, if the recipe says so."""
+        if not self.cfg.tensorboard:
+            yield
+            return
+        self.events = Events(self.trainer.out, step=self.trainer.progress.step)
+        try:
+            yield
+        finally:
+            self.events.close()
 
     def _row(self, result: StepResult) -> dict[str, Any]:
         """A line of metrics.jsonl; what JSON has no number for becomes null."""
@@ -165,6 +199,26 @@ class Session:
         numbers = {"val_loss": self.val_loss, "best_possible": self.best_possible}
         t.add_to_report(understanding={kind: u.accuracy for kind, u in found.items()}, **numbers)
         return found
+
+    def _write_page(self) -> None:
+        """report.html."""
+        t, samples = self.trainer, self.trainer.out / "samples.txt"
+        told = t.provenance()
+        facts = {
+            "text": f"{told['text']}; {t.loader.summary()}",
+            "validation": f"{t.data.validation.n_documents} documents, {t.data.validation.n_targets} targets",
+            **{k: v for k, v in told.items() if k not in ("recipe", "text", "versions")},
+        }
+        write_page(
+            t.out / "report.html",
+            t.metrics.rows,
+            title=t.out.name,
+            facts=facts,
+            recipe=leaves(t.recipe),
+            machine=told["versions"] | machine(t.device),
+            samples=samples.read_text(encoding="utf-8") if samples.exists() else "",
+            best=self.best_possible,
+        )
 
     def _conclude(self, understanding: dict[str, Understanding], interrupted: bool, seconds: float) -> None:
         t, say = self.trainer, self.display.say

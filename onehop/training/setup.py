@@ -1,5 +1,7 @@
 """Where, how precisely and by which product to compute."""
 
+import resource
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -35,6 +37,14 @@ def loss_scaler(device: torch.device, precision: torch.dtype) -> torch.amp.GradS
     bfloat16 has float32's range and needs none.
     """
     return torch.amp.GradScaler(device.type) if precision == torch.float16 else None
+
+
+def memory(device: torch.device) -> int:
+    """Most bytes that this process has held so far: on a GPU there, else in the machine's own memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 @contextmanager

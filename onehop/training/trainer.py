@@ -24,8 +24,10 @@ from onehop.model.build import build
 from onehop.training.alarms import Alarms, note_skipped
 from onehop.training.checkpoints import FOLDER, TENSORS, Checkpoints, Writer, read_about, remove_leftovers
 from onehop.training.evaluate import validation_loss
+from onehop.training.events import FOLDER as EVENTS
+from onehop.training.events import check_tensorboard
 from onehop.training.optimizer import make_optimizer
-from onehop.training.randomness import Generators
+from onehop.training.randomness import Generators, has_own_parts
 from onehop.training.report import Metrics, keep_until
 from onehop.training.setup import loss_scaler, pick_device, pick_precision, pick_product, repeating
 from onehop.training.state import Progress, moments_of, put_moments, put_weights, weights_of
@@ -35,7 +37,7 @@ from onehop.weights.native import PROVENANCE, write_json, write_native
 from onehop.weights.safetensors_files import SINGLE, read_tensors
 
 SKIPPED = "skipped.jsonl"
-RESULTS = ("metrics.jsonl", "samples.txt", "loss.png", "it.png", SKIPPED, SINGLE, PROVENANCE)
+RESULTS = ("metrics.jsonl", "samples.txt", "loss.png", "it.png", "report.html", SKIPPED, SINGLE, PROVENANCE)
 Notify = Callable[[str], None]
 
 
@@ -68,6 +70,8 @@ class Trainer:
                 "model.encoder: an encoder-decoder learns from pairs of source and target, and training reads plain "
                 "text so far. Leave model.encoder out."
             )
+        if recipe.train.tensorboard:
+            check_tensorboard()
         self.device = pick_device(recipe.train.device)
         self.precision = pick_precision(recipe.train.precision, self.device)
         with _nothing_left(self.out):
@@ -96,7 +100,7 @@ class Trainer:
         pick_product(self.model, self.device)
         self.optimizer = make_optimizer(self.model, cfg)
         self.scaler = loss_scaler(self.device, self.precision)
-        self.generators = Generators(cfg.seed, self.device) if self.recipe.model.parts else None
+        self.generators = Generators(cfg.seed, self.device) if has_own_parts(self.model) else None
         self.alarms, self.progress = Alarms(cfg), Progress()
         self.notes: list[str] = []
         self.restored: Path | None = None
@@ -113,7 +117,7 @@ class Trainer:
         batches = self.loader.batches(self.progress.batches)
         for index in range(self.progress.step, cfg.steps):
             began, p = time.perf_counter(), self.progress
-            micro = [self._placed(next(batches)) for _ in range(parts)]
+            micro = [self.placed(next(batches)) for _ in range(parts)]
             options: dict[str, Any] = {"index": index, "cfg": cfg, "precision": self.precision, "n_skipped": p.skipped}
             options |= {"scaler": self.scaler, "look": self.alarms.look if cfg.writes(index + 1) else None}
             with self._inside():
@@ -135,7 +139,7 @@ class Trainer:
         """Validation loss (nats per target) over the same `train.eval_rows` rows each time."""
         cfg = self.recipe.train
         rows = evaluation_batches(self.data.validation, n_rows=cfg.eval_rows, **self.row_options)
-        batches = map(self._placed, rows)
+        batches = map(self.placed, rows)
         options: dict[str, Any] = {"precision": self.precision, "kernel": cfg.kernel, "notify": self.notify}
         with self._inside():
             loss = validation_loss(self.model, batches, **options)
@@ -203,7 +207,7 @@ class Trainer:
             f"{what}: the run has diverged. Lower train.lr={cfg.lr:g}, or raise train.warmup={cfg.warmup}."
         )
 
-    def _placed(self, batch: Batch) -> Batch:
+    def placed(self, batch: Batch) -> Batch:
         """A batch as the model reads it: on its device, its documents apart or joined."""
         return (joined(batch) if self.recipe.data.documents == "joined" else batch).to(self.device)
 
@@ -273,6 +277,8 @@ class Trainer:
             for name in RESULTS:
                 (self.out / name).unlink(missing_ok=True)
             self.checkpoints.remove()
+            for file in (self.out / EVENTS).glob("events.out.tfevents.*"):
+                file.unlink()
             remove_others(self.data)
         elif self.restored is not None:
             self.checkpoints.set_aside(self.restored)

@@ -13,7 +13,7 @@ from onehop.training.trainer import Trainer
 from tests.small_models import decoder, small_model
 from tests.training.small_runs import recipe
 
-MOE = {"ffn": {"kind": "moe", "d_ff": 8, "n_experts": 4, "n_active": 2, "balance": "none"}}
+MOE = {"ffn": {"kind": "moe", "d_ff": 8, "n_experts": 4, "n_active": 2, "balance": "bias", "balance_rate": 0.0}}
 
 
 def lines(folder, name):
@@ -64,7 +64,9 @@ def test_so_many_broken_steps_in_a_row_end_the_run_also_over_a_resume(tmp_path, 
             trainer.save()
             break
     again = Trainer(recipe(tmp_path, steps=9, max_skipped=3), resume=True)
-    with pytest.raises(OnehopError, match=r"of 3 steps in a row, up to step 6, were not finite \(their token ids are in"):
+    with pytest.raises(
+        OnehopError, match=r"of 3 steps in a row, up to step 6, were not finite \(their token ids are in"
+    ):
         list(again.steps())
     assert [row["step"] for row in lines(tmp_path, "skipped.jsonl")] == [2, 4, 5, 6]
     Trainer(recipe(tmp_path, steps=9, max_skipped=3), resume=True)
@@ -80,6 +82,16 @@ def test_a_spike_rings_once_when_it_begins_and_slow_changes_do_not():
     assert [alarm.rings(loss) for loss in (5.0, 5.0, 3.0, 3.0)] == [True, False, False, False]
     assert not any(SpikeAlarm(None).rings(loss) for loss in (1.0, 1.0, 1e9))
     assert not alarm.rings(math.nan)
+
+
+def test_a_spike_in_a_run_is_told_where_the_recipe_draws_the_line(tmp_path):
+    """Steps at a rate of nothing lose what chance makes of them; the line is drawn inside and far outside of that."""
+    told = {}
+    for height in (0.5, 50.0):
+        trainer = Trainer(recipe(tmp_path, steps=40, lr=1e-9, spike=height), fresh=True)
+        told[height] = [trainer.alarms.lines[0] for _ in trainer.steps() if trainer.alarms.columns.get("spike")]
+    assert told[50.0] == []
+    assert "the loss jumped to" in told[0.5][0]
 
 
 def test_the_running_mean_and_spread_are_those_of_the_numbers_seen():
