@@ -12,7 +12,7 @@ import torch
 
 import onehop
 from onehop.base.errors import OnehopError
-from onehop.training import checkpoints, session
+from onehop.training import session, trainer
 from onehop.training.checkpoints import BEST, FOLDER, SUMS, Checkpoints, Writer, damage
 from onehop.training.trainer import Trainer
 from onehop.weights.safetensors_files import read_tensors
@@ -30,11 +30,11 @@ def rows(folder):
 
 def saved(folder, losses, *, keep):
     """The names left by saves at steps 1, 2, …, of which some were evaluated (a loss), others not (None)."""
-    trainer = Trainer(recipe(folder, keep=keep, steps=len(losses)), fresh=True)
-    for _, loss in zip(trainer.steps(), losses, strict=True):
+    run = Trainer(recipe(folder, keep=keep, steps=len(losses)), fresh=True)
+    for _, loss in zip(run.steps(), losses, strict=True):
         if loss is not None:
-            trainer.progress = trainer.judged(loss)
-        trainer.save()
+            run.progress = run.judged(loss)
+        run.save()
     return [name for name in names(folder) if name != BEST]
 
 
@@ -76,10 +76,10 @@ def test_a_checkpoint_is_a_model_that_everything_reads_and_sha256sum_agrees(tmp_
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "training.json", SUMS])
 @pytest.mark.parametrize("how", ["one bit", "cut", "missing"])
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path, file, how):
-    trainer = Trainer(recipe(tmp_path))
-    for result in trainer.steps():
+    run = Trainer(recipe(tmp_path))
+    for result in run.steps():
         if result.step in (2, 4):
-            trainer.save()
+            run.save()
     place = tmp_path / "out" / FOLDER / "step-00000004" / file
     content = bytearray(place.read_bytes())
     place.unlink()
@@ -104,18 +104,18 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(tm
 
 
 def test_saving_one_step_twice_leaves_the_later_weights(tmp_path):
-    trainer = Trainer(recipe(tmp_path))
-    trainer.save()
+    run = Trainer(recipe(tmp_path))
+    run.save()
     with torch.no_grad():
-        trainer.model.final_norm.weight.fill_(2.0)
-    trainer.save()
+        run.model.final_norm.weight.fill_(2.0)
+    run.save()
     assert names(tmp_path) == ["step-00000000"]
     assert (Trainer(recipe(tmp_path), resume=True).model.final_norm.weight == 2.0).all()
 
 
 def test_training_goes_on_while_a_checkpoint_is_written_and_the_checkpoint_is_of_its_moment(tmp_path, monkeypatch):
     """The write waits for step 5; were it waited for, nobody would get there."""
-    real, reached, at_3 = checkpoints.write_tensors, threading.Event(), {}
+    real, reached, at_3 = trainer.write_native, threading.Event(), {}
 
     def patient(*args, **more):
         assert reached.wait(60)
@@ -129,7 +129,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_the_checkpoint_is_of
             reached.set()
 
     after_step = session.Session._after_step
-    monkeypatch.setattr(checkpoints, "write_tensors", patient)
+    monkeypatch.setattr(trainer, "write_native", patient)
     monkeypatch.setattr(session.Session, "_after_step", after)
     onehop.train(recipe(tmp_path))
     found = read_tensors(tmp_path / "out" / FOLDER / "step-00000003" / "model.safetensors")

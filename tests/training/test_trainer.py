@@ -59,6 +59,9 @@ def test_stopping_and_resuming_equals_going_on_bit_for_bit(tmp_path, kind):
         assert head + tail == losses
         assert same(weights(again), weights(whole))
         assert all(same(a, b) for a, b in zip(moments(again), moments(whole), strict=True))
+        assert again.alarms.about() == whole.alarms.about()
+        if whole.scaler is not None:
+            assert again.scaler.state_dict() == whole.scaler.state_dict()
         assert replace(again.progress, seconds=0.0) == replace(whole.progress, seconds=0.0)
 
 
