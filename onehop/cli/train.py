@@ -54,20 +54,24 @@ def _run(loaded: Loaded, json: bool, **how: Any) -> int:
     console = people(json)
     run = run_training(loaded.recipe, console=console, **how)
     if json:
-        machines(
-            {
-                "out": str(run.out),
-                "step": run.step,
-                "val_loss": run.val_loss,
-                "best_possible": run.best_possible,
-                "understanding": {kind: u.accuracy for kind, u in run.understanding.items()},
-                "interrupted": run.interrupted,
-                "seconds": round(run.seconds, 1),
-            }
-        )
+        machines(_numbers(run))
     elif not run.interrupted:
         _next(run.out, bool(run.understanding), console.print)
     return 0 if run.stopped_by is None else 128 + run.stopped_by
+
+
+def _numbers(run: Any) -> dict[str, Any]:
+    """A run as --json prints it."""
+    return {
+        "out": str(run.out),
+        "step": run.step,
+        "val_loss": run.val_loss,
+        "best_possible": run.best_possible,
+        "understanding": {kind: u.accuracy for kind, u in run.understanding.items()},
+        "data": run.trainer.data_report,
+        "interrupted": run.interrupted,
+        "seconds": round(run.seconds, 1),
+    }
 
 
 def _explain(loaded: Loaded, json: bool) -> int:

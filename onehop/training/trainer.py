@@ -16,10 +16,12 @@ from onehop import __version__
 from onehop.base.errors import CheckpointError, ConfigError, OnehopError
 from onehop.base.files import atomic_file, atomic_write, sync
 from onehop.base.units import human_count
+from onehop.config.data import TextConfig
 from onehop.config.recipe import Recipe
 from onehop.config.write import to_toml
 from onehop.data.loader import Batch, Loader, evaluation_batches, joined
 from onehop.data.prepare import Prepared, prepare, remove_others
+from onehop.data.report import data_report
 from onehop.model.build import build
 from onehop.training.alarms import Alarms, note_skipped
 from onehop.training.checkpoints import FOLDER, TENSORS, Checkpoints, Writer, read_about, remove_leftovers
@@ -96,6 +98,7 @@ class Trainer:
         """The fresh run: its order of rows, model, optimizer and all that goes with them."""
         cfg = self.recipe.train
         self.loader = Loader(self.data.train, seed=cfg.seed, **self.row_options)
+        self.data_report = data_report(self.data, self.loader)
         self.model = build(self.recipe.model, seed=cfg.seed, device=self.device).train()
         pick_product(self.model, self.device)
         self.optimizer = make_optimizer(self.model, cfg)
@@ -193,6 +196,7 @@ class Trainer:
         return {
             "recipe": self.recipe.model_dump(mode="json"),
             "text": self.data.description,
+            "data": self.data_report,
             "tokens_seen": self.progress.tokens,
             "step": self.progress.step,
             "best_val_loss": self.progress.best_val_loss,
@@ -232,7 +236,7 @@ class Trainer:
             )
 
     def _record(self) -> dict[str, Any]:
-        return record(self.recipe, text=self.data.folder.name, device=self.device, precision=self.precision)
+        return record(self.recipe, text=self.data.identity, device=self.device, precision=self.precision)
 
     def _about(self) -> dict[str, Any]:
         """What a checkpoint holds beside tensors."""
@@ -295,12 +299,11 @@ def _prepare(recipe: Recipe, folder: Path, notify: Notify) -> Prepared:
 
     d = recipe.data
     return prepare(
+        **d.model_dump(include=set(TextConfig.model_fields)),
         folder=folder,
-        files=d.files,
-        corpus=d.corpus,
-        n_documents=d.n_documents,
-        separator=d.separator,
-        jsonl_field=d.jsonl_field,
+        mixture=d.mixture,
+        deduplicate=d.deduplicate,
+        stream=d.stream,
         tokenizer=d.tokenizer,
         vocab_size=d.vocab_size,
         validation=d.validation,

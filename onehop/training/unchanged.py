@@ -21,12 +21,14 @@ FREE = {
 }  # fmt: skip
 # These make the text, which is compared by what it holds: they may change as long as it does not.
 IN_THE_TEXT = {
-    "data.corpus", "data.files", "data.n_documents", "data.separator", "data.jsonl_field", "data.tokenizer",
+    "data.corpus", "data.files", "data.n_documents", "data.separator", "data.text_field", "data.tokenizer",
     "data.vocab_size", "data.validation", "data.seed",
+    "data.deduplicate",
 }  # fmt: skip
 # Without these the state does not fit the run, or the rows are others: never. What is left needs a word of the user.
 FIXED = {"text", "train.batch_size", "train.micro_batch", "train.context", "train.seed", "train.optimizer"}
 FIXED_TABLES = ("model.", "data.")
+TEXT_TABLES = ("data.mixture.",)
 Record = Mapping[str, Any]
 
 
@@ -66,7 +68,7 @@ def check_same(before: Record, now: Record, *, folder: Path, allow_changes: bool
     """
     notes, asked = [], []
     for key, was, wanted in _differences(before["recipe"], now["recipe"]):
-        if key in FREE or key in IN_THE_TEXT:
+        if key in FREE or key in IN_THE_TEXT or key.startswith(TEXT_TABLES):
             notes.append(f"{key} was {was} and is now {wanted}")
         elif key in FIXED or key.startswith(FIXED_TABLES):
             changed = f"it has {key}={was}, and the recipe now says {key}={wanted}"
