@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 from onehop import __version__
 from onehop.base.errors import CheckpointError, ConfigError, OnehopError
-from onehop.base.files import atomic_file, atomic_write, sync
+from onehop.base.files import atomic_file, atomic_write
 from onehop.base.units import human_count
 from onehop.config.data import TextConfig
 from onehop.config.recipe import Recipe
@@ -24,19 +24,19 @@ from onehop.data.prepare import Prepared, prepare, remove_others
 from onehop.data.report import data_report
 from onehop.model.build import build
 from onehop.training.alarms import Alarms, note_skipped
-from onehop.training.checkpoints import FOLDER, TENSORS, Checkpoints, Writer, read_about, remove_leftovers
+from onehop.training.checkpoints import FOLDER, Checkpoints, Writer, remove_leftovers
 from onehop.training.evaluate import validation_loss
 from onehop.training.events import FOLDER as EVENTS
 from onehop.training.events import check_tensorboard
 from onehop.training.optimizer import make_optimizer
 from onehop.training.randomness import Generators, has_own_parts
 from onehop.training.report import Metrics, keep_until
+from onehop.training.saving import restore, save
 from onehop.training.setup import loss_scaler, pick_device, pick_precision, pick_product, repeating
-from onehop.training.state import Progress, moments_of, put_moments, put_weights, weights_of
+from onehop.training.state import Progress
 from onehop.training.step import StepResult, training_step
-from onehop.training.unchanged import check_same, record
-from onehop.weights.native import PROVENANCE, write_json, write_native
-from onehop.weights.safetensors_files import SINGLE, read_tensors
+from onehop.weights.native import PROVENANCE, write_json
+from onehop.weights.safetensors_files import SINGLE
 
 SKIPPED = "skipped.jsonl"
 RESULTS = ("metrics.jsonl", "samples.txt", "loss.png", "it.png", "report.html", SKIPPED, SINGLE, PROVENANCE)
@@ -88,7 +88,7 @@ class Trainer:
             }
             self._make()
             if resume:
-                self._restore(allow_changes)
+                restore(self, allow_changes=allow_changes)
         _check_out(self.out, resume=resume, fresh=fresh)  # again: another run may have begun while the text was read
         self._begin(fresh)
         self.metrics = Metrics(self.out / "metrics.jsonl", step=self.progress.step)
@@ -167,23 +167,7 @@ class Trainer:
 
         background: copy now and write while the training goes on; `writer.wait()` waits for it and raises its errors.
         """
-        self.writer.wait()  # at most one copy at a time
-        weights = weights_of(self.model, copy=background)
-        tensors = moments_of(self.model, self.optimizer, copy=background)
-        tensors |= self.generators.tensors() if self.generators is not None else {}
-        about, told, p = self._about(), self.provenance(), self.progress
-
-        def write_model(folder: Path) -> None:
-            write_native(self.model, folder, tokenizer=self.tokenizer, provenance=told, tensors=weights)
-
-        def write() -> None:
-            if self.metrics.path.exists():
-                sync(self.metrics.path)  # the disk has the lines up to this step before it has the step
-            self.checkpoints.write(p.step, write_model, tensors=tensors, about=about, best_step=p.best_step)
-
-        self.writer.start(write)
-        if not background:
-            self.writer.wait()
+        save(self, background=background)
 
     def add_to_report(self, **facts: Any) -> None:
         """Write more about the saved model into its provenance."""
@@ -234,35 +218,6 @@ class Trainer:
             raise self._diverged(
                 f"the gradients of {cfg.max_skipped} steps in a row, up to step {result.step}, were not finite{kept}"
             )
-
-    def _record(self) -> dict[str, Any]:
-        return record(self.recipe, text=self.data.identity, device=self.device, precision=self.precision)
-
-    def _about(self) -> dict[str, Any]:
-        """What a checkpoint holds beside tensors."""
-        return {
-            **self._record(),
-            "progress": asdict(self.progress),
-            "alarms": self.alarms.about(),
-            "scaler": self.scaler.state_dict() if self.scaler is not None else None,
-            "generators": self.generators.about() if self.generators is not None else None,
-        }
-
-    def _restore(self, allow_changes: bool) -> None:
-        """Go back to the newest whole checkpoint."""
-        path, faults = self.checkpoints.newest_whole()
-        about = read_about(path)
-        self.notes += check_same(about, self._record(), folder=self.out, allow_changes=allow_changes)
-        put_weights(self.model, path / SINGLE)
-        put_moments(self.model, self.optimizer, path / TENSORS)
-        self.progress = Progress(**about["progress"])
-        self.alarms.restore(about["alarms"])
-        if self.scaler is not None and about["scaler"]:
-            self.scaler.load_state_dict(about["scaler"])
-        if self.generators is not None:
-            self.generators.restore(read_tensors(path / TENSORS), about["generators"])
-        self.notes += [f"{fault}; going on from step {self.progress.step}" for fault in faults]
-        self.restored = path
 
     def _check_sample(self) -> None:
         """Refuse a sample prompt now that would be refused after the first evaluation."""

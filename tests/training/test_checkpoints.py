@@ -12,7 +12,7 @@ import torch
 
 import onehop
 from onehop.base.errors import OnehopError
-from onehop.training import session, trainer
+from onehop.training import saving, session
 from onehop.training.checkpoints import BEST, FOLDER, SUMS, Checkpoints, Writer, damage
 from onehop.training.trainer import Trainer
 from onehop.weights.safetensors_files import read_tensors
@@ -115,7 +115,7 @@ def test_saving_one_step_twice_leaves_the_later_weights(tmp_path):
 
 def test_training_goes_on_while_a_checkpoint_is_written_and_the_checkpoint_is_of_its_moment(tmp_path, monkeypatch):
     """The write waits for step 5; were it waited for, nobody would get there."""
-    real, reached, at_3 = trainer.write_native, threading.Event(), {}
+    real, reached, at_3 = saving.write_native, threading.Event(), {}
 
     def patient(*args, **more):
         assert reached.wait(60)
@@ -129,7 +129,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_the_checkpoint_is_of
             reached.set()
 
     after_step = session.Session._after_step
-    monkeypatch.setattr(trainer, "write_native", patient)
+    monkeypatch.setattr(saving, "write_native", patient)
     monkeypatch.setattr(session.Session, "_after_step", after)
     onehop.train(recipe(tmp_path))
     found = read_tensors(tmp_path / "out" / FOLDER / "step-00000003" / "model.safetensors")
