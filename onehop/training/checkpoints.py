@@ -160,9 +160,14 @@ class Writer:
         self.wait()
         self._job = self._pool.submit(work)
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is being done."""
+        return self._job is not None and not self._job.done()
+
     def check(self) -> None:
         """Raise what has gone wrong so far, without waiting."""
-        if self._job is not None and self._job.done():
+        if not self.busy:
             self.wait()
 
     def wait(self) -> None:
