@@ -92,9 +92,9 @@ Task = Annotated[SerializeAsAny[TaskConfig], BeforeValidator(by_kind(TASKS))]
 
 # What the keys of `data` say that a task has no use for: it reads one text, and makes its rows itself.
 IGNORED = {
-    "spans": ("packing", "mixture", "stream"),
-    "chat": ("packing", "mixture", "stream", "deduplicate", "separator", "text_field"),
-    "pairs": ("packing", "mixture", "stream", "deduplicate", "separator", "text_field"),
+    "spans": ("packing", "documents", "mixture", "stream"),
+    "chat": ("packing", "documents", "mixture", "stream", "deduplicate", "separator", "text_field"),
+    "pairs": ("packing", "documents", "mixture", "stream", "deduplicate", "separator", "text_field"),
 }
 
 
@@ -117,7 +117,7 @@ def misfits(task: TaskConfig, model: "ModelConfig", data: "DataConfig") -> Itera
         yield from each_block(model, "model.", (_hides_the_next,))
     for key in IGNORED.get(kind, ()):
         if getattr(data, key) != type(data).model_fields[key].default:
-            yield f"data.{key} has no effect with task={kind}, whose examples are rows by themselves. Leave it out."
+            yield f"data.{key} has no effect with task={kind}, which makes its rows itself. Leave it out."
     if kind != "next" and data.tokenizer == "characters":
         yield (
             f"data.tokenizer=characters has no begin, end and mask tokens, which task={kind} needs. Use "

@@ -18,7 +18,7 @@ from onehop.formats.layout import Family
 from onehop.model.build import build
 from onehop.model.transformer import Transformer
 from onehop.parts.linear import Linear
-from onehop.parts.lora import LowRank, adapt, adapters_of, fresh, merged_weights
+from onehop.parts.lora import LowRank, adapt, fresh
 from onehop.text.tokenizer import Tokenizer
 from onehop.weights.open import open_model
 
@@ -92,15 +92,6 @@ def share(model: Transformer) -> str:
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     every, learning = sum(n for n, _ in sizes), sum(n for n, learns in sizes if learns)
     return f"{human_count(learning)} of {human_count(every)} parameters learn ({learning / every:.2%})"
-
-
-def without_adapters(model: Transformer) -> Transformer:
-    """The model that a run saves: itself or, with adapters, a plain one to which they are added."""
-    if not adapters_of(model):
-        return model
-    plain = build(model.config, device="meta")
-    plain.load_state_dict(merged_weights(model), assign=True)
-    return plain.eval()
 
 
 def _with_config(config: ModelConfig, model: Transformer) -> Transformer:

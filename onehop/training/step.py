@@ -1,8 +1,9 @@
 """One optimizer step: micro-batches forward and backward, clip once, move the weights."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from onehop.training.setup import computing
 class StepResult:
     """What one step did. `loss`: mean surprise per target (nats) before the weights moved; `step` counts from 1.
 
-    skipped: a gradient was infinite or not a number, and nothing moved.
+    skipped: the loss or a gradient was infinite or not a number, and nothing moved.
     """
 
     step: int
@@ -43,29 +44,48 @@ def training_step(
     cfg: TrainConfig,
     precision: torch.dtype = torch.float32,
     n_skipped: int = 0,
+    scaler: torch.amp.GradScaler | None = None,
+    look: Callable[[Transformer], None] | None = None,
 ) -> StepResult:
     """Learn from one batch, given as micro-batches; `index` counts from 0, n_skipped of the steps before were skipped.
 
     The loss is the sum over all targets of the step divided by their number, however they are cut into micro-batches.
     A step whose gradient is not finite changes nothing: no weight, no moment, no place in the learning rate's schedule.
     Nor does one without targets move anything: there AdamW would go on by its moments, and decay.
+    scaler: multiplies the loss, so that small float16 gradients are no zeros, and divides before anything looks at
+    them. look: sees the model with its gradients, before they are clipped.
     """
     lr = learning_rate(index - n_skipped, cfg)
     for group in optimizer.param_groups:
         group["lr"] = lr
     targets = sum(batch.n_targets for batch in batches)
-    surprise, loads = _accumulate(model, batches, targets=targets, index=index, cfg=cfg, precision=precision)
+    options: dict[str, Any] = {"targets": targets, "index": index, "cfg": cfg, "precision": precision}
+    surprise, loads = _accumulate(model, batches, scaler=scaler, **options)
+    if scaler is not None:
+        scaler.unscale_(cast(torch.optim.Optimizer, optimizer))  # it needs no more than its param_groups
+    if look is not None:
+        look(model)
     clip = cfg.clip if cfg.clip is not None else math.inf
     norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip))
-    if targets and math.isfinite(norm):
+    finite = math.isfinite(norm) and math.isfinite(surprise)
+    if targets and finite:
         optimizer.step()
         balance(model, loads)
+    if scaler is not None:
+        scaler.update()
     optimizer.zero_grad(set_to_none=True)
-    return StepResult(index + 1, surprise / max(targets, 1), lr, norm, targets, loads, not math.isfinite(norm))
+    return StepResult(index + 1, surprise / max(targets, 1), lr, norm, targets, loads, not finite)
 
 
 def _accumulate(
-    model: Transformer, batches: Sequence[Batch], *, targets: int, index: int, cfg: TrainConfig, precision: torch.dtype
+    model: Transformer,
+    batches: Sequence[Batch],
+    *,
+    targets: int,
+    index: int,
+    cfg: TrainConfig,
+    precision: torch.dtype,
+    scaler: torch.amp.GradScaler | None,
 ) -> tuple[float, tuple[Tensor | None, ...]]:
     """Add up the gradients of all micro-batches -> (summed surprise, tokens per expert and layer)."""
     surprises: list[Tensor] = []
@@ -78,7 +98,7 @@ def _accumulate(
         total = loss.surprise / max(targets, 1)
         if loss.router is not None:
             total = total + loss.router * (batch.n_targets / max(targets, 1))
-        total.backward()
+        (total if scaler is None else scaler.scale(total)).backward()
         surprises.append(loss.surprise.detach())
         loads = tuple(map(_sum, loads, loss.loads)) if loads else loss.loads
     return sum(torch.stack(surprises).tolist()), loads

@@ -47,7 +47,20 @@ def save_adapter(model: Transformer, folder: str | Path, *, base: str, family: F
     base: what they were trained on. family: the layout whose names they take (None: the first that can express the
     model, else our own, which `read_adapter` knows too).
     """
-    found = adapters_of(model)
+    with new_files(Path(folder)) as new:
+        write_adapter(model, new, base=base, family=family)
+
+
+def write_adapter(
+    model: Transformer,
+    folder: Path,
+    *,
+    base: str,
+    family: Family | None = None,
+    adapters: Mapping[str, LowRank] | None = None,
+) -> None:
+    """As `save_adapter`, into a folder that the caller puts in place; adapters: others than the model has now."""
+    found = adapters_of(model) if adapters is None else adapters
     if not found:
         raise ConfigError("this model has no adapters to save. Train some with tune.lora.rank=8.")
     tensors: dict[str, Tensor] = {}
@@ -61,9 +74,8 @@ def save_adapter(model: Transformer, folder: str | Path, *, base: str, family: F
             tensors[f"{PREFIX}{path}{DOWN}"], tensors[f"{PREFIX}{path}{UP}"] = joint.down, joint.up
             scales[path] = (joint.down.size(0), joint.scale)
             turned = turned or claim.op in STORED_TURNED
-    with new_files(Path(folder)) as new:
-        write_tensors(new / WEIGHTS, tensors)
-        write_json(new / CONFIG, _config(scales, base=base, turned=turned, encoder=model.encoder is not None))
+    write_tensors(folder / WEIGHTS, tensors)
+    write_json(folder / CONFIG, _config(scales, base=base, turned=turned, encoder=model.encoder is not None))
 
 
 def read_adapter(model: Transformer, folder: str | Path, *, family: Family | None = None) -> dict[str, LowRank]:

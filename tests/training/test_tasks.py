@@ -122,6 +122,19 @@ def test_each_task_is_learned_and_taken_up_again_bit_for_bit(tmp_path, task):
     assert head + [result.loss for result in again.steps()] == losses
 
 
+def test_joined_documents_are_seen_by_who_fills_in_masked_tokens(tmp_path):
+    """The same tokens are covered, and the first loss is another: on both sides of the text."""
+    found = []
+    for documents in ("separate", "joined"):
+        long = {"data": {"documents": documents}, "model": {"max_len": 96}}
+        trainer = Trainer(recipe(tmp_path, "masked", **long), fresh=True)
+        assert trainer.loader.batch(0).packed
+        found.append((trainer.evaluate(), next(trainer.steps()).loss, trainer.loader.batch(0).targets.tolist()))
+    assert found[0][2] == found[1][2]
+    assert found[0][0] != found[1][0]
+    assert found[0][1] != found[1][1]
+
+
 @pytest.mark.parametrize("task", ["pairs", "spans", "masked"])
 def test_a_whole_run_of_each_task_ends_in_a_model_that_opens(tmp_path, task):
     run = onehop.train(recipe(tmp_path, task))
@@ -226,6 +239,8 @@ def test_pairs_that_do_not_fit_into_a_row_are_left_out_and_counted(tmp_path):
         ("masked", {"sample": "a fox"}, ConfigError, "train.sample='a fox' has no effect with task=masked"),
         ("masked", {"data": {"tokenizer": "characters", "vocab_size": 1024}}, ConfigError, "no begin, end and mask"),
         ("pairs", {"data": {"text_field": "story"}}, ConfigError, "data.text_field has no effect with task=pairs"),
+        ("pairs", {"data": {"documents": "joined"}}, ConfigError, "data.documents has no effect with task=pairs"),
+        ("spans", {"data": {"documents": "joined"}}, ConfigError, "data.documents has no effect with task=spans"),
         ({"kind": "masked", "as_mask": 0.9, "as_random": 0.2}, {}, ConfigError, "task.as_mask=0.9 and .*at most"),
         ({"kind": "spans", "rate": 0.5, "mean_span": 1.0}, {"model": {**MODELS["spans"], "max_len": 512}},
          ConfigError, "marks for 99"),

@@ -1,6 +1,8 @@
 """Going on from a checkpoint: all of it, parts of it, adapters beside it; by chats; and the base is left alone."""
 
 import json
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,10 @@ from onehop.base.errors import ConfigError, DataError
 from onehop.config import read
 from onehop.lm.convert import convert
 from onehop.parts.lora import adapters_of
-from onehop.training.trainer import ADAPTER, Trainer
+from onehop.training import saving, session
+from onehop.training.saving import ADAPTER
+from onehop.training.trainer import Trainer
+from onehop.weights.adapter import read_adapter
 from onehop.weights.open import config_of
 from tests.training.small_runs import recipe
 
@@ -103,7 +108,7 @@ def test_tuning_lowers_the_loss_on_chats_and_leaves_the_base_untouched(tmp_path,
             torch.testing.assert_close(beside.model(inputs), saved.model(inputs), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("words", [["tune.lora.rank=2"], ["tune.freeze=embed.*"]])
+@pytest.mark.parametrize("words", [["tune.lora.rank=2"], ["tune.freeze=embed.*"], ["tune.freeze=layers.0.*"]])
 def test_a_tuned_run_is_taken_up_again_bit_for_bit(tmp_path, base, words):
     whole = Trainer(tuned(tmp_path, base, *words, "train.steps=6"))
     losses = [result.loss for result in whole.steps()]
@@ -112,9 +117,70 @@ def test_a_tuned_run_is_taken_up_again_bit_for_bit(tmp_path, base, words):
     first.save()
     again = Trainer(tuned(tmp_path, base, *words, "train.steps=6"), resume=True)
     assert head + [result.loss for result in again.steps()] == losses
+    own, wanted = again.model.state_dict(), whole.model.state_dict()
+    assert all(torch.equal(own[name], wanted[name]) for name in wanted)
     with pytest.raises(ConfigError, match=r"tune\.\w+"):
         Trainer(tuned(tmp_path, base, *words, *["tune.lora.rank=3" if "lora" in words[0] else "tune.freeze=head.*"]),
                 resume=True)  # fmt: skip
+
+
+def test_a_checkpoint_of_adapters_is_of_its_moment_though_training_goes_on_while_it_is_written(
+    tmp_path, base, monkeypatch
+):
+    """The write at step 2 waits for step 3. The sum and the adapters alone are those of step 2, in `out` of step 4."""
+    real, reached, moments = saving.write_native, threading.Event(), {}
+
+    def patient(*args, **more):
+        assert reached.wait(60)
+        return real(*args, **more)
+
+    def after(self, result):
+        after_step(self, result)
+        moments[result.step] = {name: one.up.clone() for name, one in adapters_of(self.trainer.model).items()}
+        if result.step == 3:
+            reached.set()
+
+    after_step = session.Session._after_step
+    monkeypatch.setattr(saving, "write_native", patient)
+    monkeypatch.setattr(session.Session, "_after_step", after)
+    run = onehop.train(tuned(tmp_path, base, "tune.lora.rank=2", "train.steps=4", "train.save_every=2"))
+    inputs = torch.arange(20).unsqueeze(0)
+    for folder, step in ((run.out / "checkpoints" / "step-00000002", 2), (run.out, 4)):
+        beside = onehop.load(base, adapter=folder / ADAPTER).model
+        found = read_adapter(onehop.load(base).model, folder / ADAPTER)
+        assert found.keys() == moments[step].keys()
+        assert all(torch.equal(one.up, moments[step][name]) for name, one in found.items())
+        # float32: an adapter's sum is taken before or after the product
+        torch.testing.assert_close(onehop.load(folder).model(inputs), beside(inputs), rtol=0, atol=1e-5)
+    assert not all(torch.equal(up, moments[4][name]) for name, up in moments[2].items())
+
+
+def test_damaged_adapters_are_a_damaged_checkpoint_and_fresh_forgets_them(tmp_path, base):
+    words = ["tune.lora.rank=2", "train.steps=4"]
+    run = Trainer(tuned(tmp_path, base, *words))
+    for result in run.steps():
+        if result.step in (2, 4):
+            run.save()
+    newest = run.out / "checkpoints" / "step-00000004"
+    (newest / ADAPTER / "adapter_model.safetensors").unlink()
+    again = Trainer(tuned(tmp_path, base, *words), resume=True)
+    assert again.notes == [
+        f"{newest} is damaged (adapter_model.safetensors is missing); going on from step 2"
+    ]  # fmt: skip
+    Trainer(tuned(tmp_path, base), fresh=True)
+    assert not (run.out / ADAPTER).exists()
+
+
+def test_adapters_are_not_taken_up_beside_another_base(tmp_path, base):
+    shutil.copytree(base, tmp_path / "base")
+    words = ["tune.lora.rank=2", "train.steps=2"]
+    Trainer(tuned(tmp_path, tmp_path / "base", *words)).save()
+    lm = onehop.load(tmp_path / "base")
+    with torch.no_grad():
+        lm.model.final_norm.weight.mul_(1.5)
+    lm.save(tmp_path / "base", format="hf")
+    with pytest.raises(ConfigError, match=r"cannot be resumed: the weights of tune\.init have changed\. Resume with"):
+        Trainer(tuned(tmp_path, tmp_path / "base", *words), resume=True)
 
 
 def test_what_is_frozen_stays_and_all_else_learns(tmp_path, base):
@@ -155,6 +221,7 @@ def test_a_pooled_model_is_trained_on(tmp_path, base):
         (["task.template=none"], "no chat template. Set task.template=FILE"),
         (["task.template=nowhere.jinja"], "task.template=nowhere.jinja cannot be read"),
         (["data.packing=stream"], "data.packing has no effect with task=chat"),
+        (["data.documents=joined"], "data.documents has no effect with task=chat"),
         (["tune.init=nowhere"], "nowhere is no folder"),
     ],
 )

@@ -3,10 +3,10 @@
 nanoGPT's recipe for a CPU is written down once more (a GPT-2 block in float32, 4 layers of 128, rows of 12 × 64 random
 places, AdamW 1e-3 to 1e-4 by a cosine over 2000 steps, no dropout); onehop's is `runs/shakespeare-char.toml`, once per
 seed. All train in turn, some steps each, so that a busy machine slows all alike; only steps are timed. Scored is the
-whole last tenth of the text, in rows of each one's own context. Writes benchmarks/results/time_to_quality.json and a
+whole last tenth of the text, in rows of each one's own context. Writes benchmarks/results/time_to_loss.json and a
 picture.
 
-python benchmarks/time_to_quality.py tinyshakespeare.txt [--seeds 3] [--threads 2] [key=value …]
+python benchmarks/time_to_loss.py tinyshakespeare.txt [--seeds 3] [--threads 2] [key=value …]
 """
 
 import argparse
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="keys of the recipe")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "time_to_quality.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "time_to_loss.json")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     with tempfile.TemporaryDirectory() as folder:
@@ -165,7 +165,7 @@ def report(contestants: list[Contestant], out: Path) -> None:
     for name, goals in found["reached"].items():
         print(name, goals, found["last"][name])
     out.write_text(json.dumps(found) + "\n")
-    draw(contestants, ROOT / "docs" / "pictures" / "time_to_quality.png")
+    draw(contestants, ROOT / "docs" / "pictures" / "time_to_loss.png")
 
 
 def draw(contestants: list[Contestant], file: Path) -> None:

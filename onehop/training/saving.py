@@ -1,0 +1,94 @@
+"""A run into a checkpoint and back."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onehop.base.files import sync
+from onehop.parts.lora import adapters_of
+from onehop.training.checkpoints import TENSORS, read_about
+from onehop.training.state import (
+    Progress,
+    beside_of,
+    moments_of,
+    put_beside,
+    put_moments,
+    put_weights,
+    taken,
+    weights_of,
+)
+from onehop.training.unchanged import check_same, record
+from onehop.weights.adapter import write_adapter
+from onehop.weights.native import write_native
+from onehop.weights.safetensors_files import SINGLE, read_tensors
+
+if TYPE_CHECKING:
+    from onehop.training.trainer import Trainer
+
+ADAPTER = "adapter"  # folder of a run's adapters, by PEFT's names
+
+
+def save(t: "Trainer", *, background: bool) -> None:
+    """Write a checkpoint of this moment; background: copy now, and let the trainer's writer do the rest."""
+    t.writer.wait()  # at most one copy at a time
+    weights = weights_of(t.model, copy=background)
+    tensors = moments_of(t.model, t.optimizer, copy=background) | beside_of(t.model, copy=background)
+    tensors |= t.generators.tensors() if t.generators is not None else {}
+    adapters = {
+        name: replace(one, down=taken(one.down, background), up=taken(one.up, background))
+        for name, one in adapters_of(t.model).items()
+    }
+    about, told, p = _about(t), t.provenance(), t.progress
+
+    def write_model(folder: Path) -> None:
+        """The plain model, adapters added to it, and beside it these alone."""
+        options: dict[str, Any] = {"tokenizer": t.tokenizer, "provenance": told, "generation": t.generation()}
+        write_native(t.model, folder, tensors=weights, **options)
+        if adapters:
+            (folder / ADAPTER).mkdir()
+            base = str(t.recipe.tune.init)
+            write_adapter(t.model, folder / ADAPTER, base=base, family=t.family, adapters=adapters)
+
+    def write() -> None:
+        if t.metrics.path.exists():
+            sync(t.metrics.path)  # the disk has the lines up to this step before it has the step
+        t.checkpoints.write(p.step, write_model, tensors=tensors, about=about, best_step=p.best_step)
+
+    t.writer.start(write)
+    if not background:
+        t.writer.wait()
+
+
+def restore(t: "Trainer", *, allow_changes: bool) -> None:
+    """Put a fresh run back to its newest whole checkpoint. Raises ConfigError where it is not the same run."""
+    path, faults = t.checkpoints.newest_whole()
+    about = read_about(path)
+    t.notes += check_same(about, _record(t), folder=t.out, allow_changes=allow_changes)
+    if adapters_of(t.model):
+        put_beside(t.model, path / TENSORS)
+    else:
+        put_weights(t.model, path / SINGLE)
+    put_moments(t.model, t.optimizer, path / TENSORS)
+    t.progress = Progress(**about["progress"])
+    t.alarms.restore(about["alarms"])
+    if t.scaler is not None and about["scaler"]:
+        t.scaler.load_state_dict(about["scaler"])
+    if t.generators is not None:
+        t.generators.restore(read_tensors(path / TENSORS), about["generators"])
+    t.notes += [f"{fault}; going on from step {t.progress.step}" for fault in faults]
+    t.restored = path
+
+
+def _about(t: "Trainer") -> dict[str, Any]:
+    """What a checkpoint holds beside tensors."""
+    return {
+        **_record(t),
+        "progress": asdict(t.progress),
+        "alarms": t.alarms.about(),
+        "scaler": t.scaler.state_dict() if t.scaler is not None else None,
+        "generators": t.generators.about() if t.generators is not None else None,
+    }
+
+
+def _record(t: "Trainer") -> dict[str, Any]:
+    return record(t.recipe, text=t.data.identity, base=t.base, device=t.device, precision=t.precision)
