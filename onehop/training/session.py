@@ -88,6 +88,7 @@ class Session:
             row = self._row(result)
             if evaluate:
                 self.val_loss = row["val_loss"] = t.evaluate()
+                row |= {} if (averaged := t.evaluate_average()) is None else {"ema_val_loss": averaged}
             t.metrics.write(row)
             if evaluate:
                 self._show(result, row["val_loss"])
@@ -101,6 +102,7 @@ class Session:
     def _row(self, result: StepResult) -> dict[str, Any]:
         """A line of metrics.jsonl; what JSON has no number for becomes null."""
         row = {"step": result.step, "tokens": self.trainer.progress.tokens, "loss": result.loss, "lr": result.lr}
+        row |= {} if result.router_entropy is None else {"router_entropy": result.router_entropy}
         return {k: v if np.isfinite(v) else None for k, v in row.items()} | {"tokens_per_s": round(self._rate, 1)}
 
     def _introduce(self) -> None:

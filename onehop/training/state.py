@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -37,17 +38,32 @@ class Progress:
 Facts = Mapping[str, Any]  # what has to be the same when a run is resumed: key of the recipe -> value
 
 
-def save_state(folder: Path, model: Transformer, optimizer: Optimizers, *, progress: Progress, facts: Facts) -> None:
+def save_state(
+    folder: Path,
+    model: Transformer,
+    optimizer: Optimizers,
+    *,
+    progress: Progress,
+    facts: Facts,
+    extra: Mapping[str, Tensor] = MappingProxyType({}),
+) -> None:
     """Write the state whole or not at all: the one that was there before stays until a single rename."""
     weights = {f"model/{name}": tensor.detach() for name, tensor in model.state_dict().items()}
     moments = {f"optimizer/{name}": tensor for name, tensor in _moments(model, optimizer).items()}
     about = {"onehop_state": FORMAT, "progress": json.dumps(asdict(progress)), "facts": json.dumps(dict(facts))}
     with atomic_file(folder / FILE) as temporary:
-        write_tensors(temporary, {**weights, **moments}, metadata=about)
+        write_tensors(temporary, {**weights, **moments, **extra}, metadata=about)
 
 
-def load_state(folder: Path, model: Transformer, optimizer: Optimizers, *, facts: Facts) -> Progress:
-    """Put weights and moments back, bit for bit.
+def load_state(
+    folder: Path,
+    model: Transformer,
+    optimizer: Optimizers,
+    *,
+    facts: Facts,
+    extra: Mapping[str, Tensor] = MappingProxyType({}),
+) -> Progress:
+    """Put weights, moments and the tensors of `extra` back, bit for bit.
 
     Raises CheckpointError for a missing, damaged or foreign state, and ConfigError where `facts` differ from the run's.
     """
@@ -64,6 +80,8 @@ def load_state(folder: Path, model: Transformer, optimizer: Optimizers, *, facts
         raise CheckpointError(f"{file} is damaged ({error}). Restore it, or start over with --fresh.") from None
     _put_weights(model, {k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")}, file)
     _put_moments(model, optimizer, tensors)
+    for name, tensor in extra.items():
+        tensor.copy_(tensors[name])
     return progress
 
 

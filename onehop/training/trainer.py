@@ -17,20 +17,27 @@ from onehop.base.errors import CheckpointError, ConfigError, OnehopError
 from onehop.base.files import atomic_file, atomic_write
 from onehop.base.units import human_count
 from onehop.config.origins import leaves
-from onehop.config.recipe import Recipe
+from onehop.config.recipe import Recipe, TrainConfig
 from onehop.config.write import to_toml
 from onehop.data.loader import Loader, evaluation_batches
 from onehop.data.prepare import Prepared, prepare, remove_others
 from onehop.model.build import build
+from onehop.model.recompute import recompute
+from onehop.training.compiled import pick_loss
+from onehop.training.ema import FOLDER as EMA
+from onehop.training.ema import Average
 from onehop.training.evaluate import validation_loss
 from onehop.training.optimizer import make_optimizer
 from onehop.training.report import Metrics
+from onehop.training.schedule import parts, parts_before
 from onehop.training.setup import pick_device, pick_precision, pick_product
 from onehop.training.state import FILE, Progress, load_state, remove_leftovers, save_state
 from onehop.training.step import StepResult, training_step
+from onehop.training.width import start_narrow, transferred
 from onehop.weights.native import PROVENANCE, save_native, write_json
 
 RESULTS = ("metrics.jsonl", "samples.txt", "loss.png", "it.png", "model.safetensors", PROVENANCE, FILE)
+SAME = ("batch_size", "batch_start", "batch_warmup", "micro_batch", "context", "seed", "width_transfer", "ema")
 MOST_SKIPPED = 20  # steps in a row whose gradient is not finite: the run has diverged and will not come back
 Notify = Callable[[str], None]
 
@@ -67,16 +74,27 @@ class Trainer:
                 "packing": recipe.data.packing,
             }
             self.loader = Loader(self.data.train, seed=recipe.train.seed, **self.row_options)
-            self.model = build(self.recipe.model, seed=recipe.train.seed, device=self.device).train()
+            self.model = build(transferred(self.recipe), seed=recipe.train.seed, device=self.device).train()
             pick_product(self.model, self.device)
-            self.optimizer = make_optimizer(self.model, recipe.train)
+            self._follow(recipe.train)
             self.progress = Progress()
             if resume:
-                self.progress = load_state(self.out, self.model, self.optimizer, facts=self._facts())
+                extra = {} if self.average is None else self.average.tensors()
+                self.progress = load_state(self.out, self.model, self.optimizer, facts=self._facts(), extra=extra)
         _check_out(self.out, resume=resume, fresh=fresh)  # again: another run may have begun while the text was read
         self._begin(fresh)
         self.metrics = Metrics(self.out / "metrics.jsonl", step=self.progress.step)
         self.report: dict[str, Any] = {}  # what a finished run adds to its provenance
+
+    def _follow(self, cfg: TrainConfig) -> None:
+        """What a model is trained with: width, memory, compiler, optimizer and average, by the recipe."""
+        width = self.recipe.model.d_model
+        if cfg.width_transfer is not None:
+            start_narrow(self.model, cfg.width_transfer, width)
+        recompute(self.model, cfg.recompute)
+        self.loss_of = pick_loss(cfg, self.device, self.notify)
+        self.optimizer = make_optimizer(self.model, cfg, width=width)
+        self.average = None if cfg.ema is None else Average(self.model, cfg.ema)
 
     @property
     def context(self) -> int:
@@ -86,13 +104,13 @@ class Trainer:
     def steps(self) -> Iterator[StepResult]:
         """Train, one optimizer step at a time, from where the run stands to `train.steps`."""
         cfg = self.recipe.train
-        parts = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)
-        batches = self.loader.batches(self.progress.step * parts)
+        batches = self.loader.batches(parts_before(self.progress.step, cfg))
         in_a_row = 0
         for index in range(self.progress.step, cfg.steps):
             began, p = time.perf_counter(), self.progress
-            micro = [next(batches).to(self.device) for _ in range(parts)]
+            micro = [next(batches).to(self.device) for _ in range(parts(index, cfg))]
             options: dict[str, Any] = {"index": index, "cfg": cfg, "precision": self.precision, "n_skipped": p.skipped}
+            options["loss_of"] = self.loss_of
             result = training_step(self.model, self.optimizer, micro, **options)
             self.progress = replace(
                 p,
@@ -101,6 +119,8 @@ class Trainer:
                 seconds=p.seconds + time.perf_counter() - began,
                 skipped=p.skipped + result.skipped,
             )
+            if self.average is not None and not result.skipped:
+                self.average.update(self.model, self.progress.step - self.progress.skipped)
             in_a_row = in_a_row + 1 if result.skipped else 0
             if in_a_row == MOST_SKIPPED:
                 raise self._diverged(
@@ -110,20 +130,38 @@ class Trainer:
 
     def evaluate(self) -> float:
         """Validation loss (nats per target) over the same `train.eval_rows` rows each time."""
-        cfg = self.recipe.train
-        rows = evaluation_batches(self.data.validation, n_rows=cfg.eval_rows, **self.row_options)
-        batches = (batch.to(self.device) for batch in rows)
-        loss = validation_loss(self.model, batches, precision=self.precision, kernel=cfg.kernel, notify=self.notify)
+        loss = self._validation_loss()
         if not math.isfinite(loss):
             raise self._diverged(f"the validation loss after step {self.progress.step} is {loss}")
         best = self.progress.best_val_loss
         self.progress = replace(self.progress, best_val_loss=loss if best is None else min(loss, best))
         return loss
 
+    def evaluate_average(self) -> float | None:
+        """The same of the weights' moving average; None without `train.ema`."""
+        if self.average is None:
+            return None
+        with self.average.inside(self.model):
+            return self._validation_loss()
+
+    def _validation_loss(self) -> float:
+        cfg = self.recipe.train
+        rows = evaluation_batches(self.data.validation, n_rows=cfg.eval_rows, **self.row_options)
+        batches = (batch.to(self.device) for batch in rows)
+        options: dict[str, Any] = {"precision": self.precision, "kernel": cfg.kernel, "chunk": cfg.loss_chunk}
+        return validation_loss(self.model, batches, notify=self.notify, **options)
+
     def save(self) -> None:
-        """Write the state for `--resume`, and the model as a onehop folder that everything else reads."""
-        save_state(self.out, self.model, self.optimizer, progress=self.progress, facts=self._facts())
+        """Write the state for `--resume`, and the model as a onehop folder that everything else reads.
+
+        The averaged model is one more, in the folder `ema` of it.
+        """
+        extra = {} if self.average is None else self.average.tensors()
+        save_state(self.out, self.model, self.optimizer, progress=self.progress, facts=self._facts(), extra=extra)
         save_native(self.model, self.out, tokenizer=self.tokenizer, provenance=self.provenance())
+        if self.average is not None:
+            with self.average.inside(self.model):
+                save_native(self.model, self.out / EMA, tokenizer=self.tokenizer, provenance=self.provenance())
 
     def add_to_report(self, **facts: Any) -> None:
         """Write more about the saved model into its provenance."""
@@ -140,6 +178,7 @@ class Trainer:
             "step": self.progress.step,
             "best_val_loss": self.progress.best_val_loss,
             "seconds": round(self.progress.seconds, 1),
+            "optimizer": self.optimizer.summary(),
             "versions": {"onehop": __version__, "torch": torch.__version__, "python": platform.python_version()},
             **self.report,
         }
@@ -152,7 +191,7 @@ class Trainer:
 
     def _facts(self) -> Mapping[str, Any]:
         """What a resumed run must not change: the model, the text, and the order in which it is read."""
-        same = ("train.batch_size", "train.micro_batch", "train.context", "train.seed", "data.packing")
+        same = ("data.packing", *(f"train.{key}" for key in SAME))
         found = {k: v for k, v in leaves(self.recipe).items() if k.startswith("model.") or k in same}
         return {"text": self.data.folder.name, **{k: v for k, v in found.items() if k != "model.parts"}}
 
@@ -171,6 +210,7 @@ class Trainer:
         if fresh:
             for name in RESULTS:
                 (self.out / name).unlink(missing_ok=True)
+            shutil.rmtree(self.out / EMA, ignore_errors=True)
             remove_others(self.data)
         remove_leftovers(self.out)
         atomic_write(self.out / "recipe.toml", to_toml(self.recipe))
