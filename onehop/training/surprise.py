@@ -54,13 +54,14 @@ def in_chunks(head: Head, x: Tensor, targets: Tensor, *, chunk: int, z: bool = F
 def library_serves(head: Head, x: Tensor, *, z: bool) -> bool:
     """Whether `F.linear_cross_entropy` computes this head's loss: float32 or 64, no softcap, no z-loss, no hooks.
 
-    In 16 bits it returns the sum of the batch's losses in 16 bits, which leaves of it three digits.
+    In 16 bits it returns the sum of the batch's losses in 16 bits, which leaves of it three digits; and it cannot be
+    part of a graph.
     """
     projection = head.projection
     plain = not any(vars(projection)[hooks] for hooks in HOOKS) and head.softcap is None and not z
     scaled_bias = head.scale != 1.0 and projection.bias is not None  # the scale is laid on x, which misses the bias
     exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(x.device.type)
-    return HAS_LIBRARY and plain and exact and not scaled_bias
+    return HAS_LIBRARY and plain and exact and not scaled_bias and not torch.compiler.is_compiling()
 
 
 def _by_library(head: Head, x: Tensor, targets: Tensor, chunk: int) -> Tensor:

@@ -49,11 +49,14 @@ def gradients_of(model, batches, **own):
     return seen, result
 
 
-def test_micro_batches_of_1_4_0_and_3_targets_weigh_each_target_alike():
-    model = small_model(decoder())
+@pytest.mark.parametrize("head", [{"tied": False}, {"tied": True, "bias": True, "softcap": 3.0}])
+@pytest.mark.parametrize("own", [{}, {"loss_chunk": 3}, {"loss_chunk": 3, "z_loss": 0.1}])
+def test_micro_batches_of_1_4_0_and_3_targets_weigh_each_target_alike(head, own):
+    """Whatever the head, and however the loss is computed: at once it is the definition."""
+    model = small_model(decoder(head=head))
     parts = [batch(n, seed=n) for n in (1, 4, 0, 3)]
-    apart, cut = gradients_of(model, parts)
-    together, whole = gradients_of(model, [joined(parts)])
+    apart, cut = gradients_of(model, parts, **own)
+    together, whole = gradients_of(model, [joined(parts)], **own | {"loss_chunk": None})
     assert cut.targets == whole.targets == 8
     assert cut.loss == pytest.approx(whole.loss, rel=1e-12)  # float64, the order of the sums differs
     for name, gradient in apart.items():
