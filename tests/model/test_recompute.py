@@ -106,3 +106,19 @@ def test_without_gradients_and_with_a_cache_nothing_changes():
         cache = model.new_cache(2)
         pieces = [model(piece, cache=cache) for piece in TOKENS.split([4, 5], dim=1)]
         torch.testing.assert_close(torch.cat(pieces, 1), want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_the_blocks_share_is_computed_again_in_the_block_that_computed_it(way):
+    """Angles of a part of one's own that learns: made in the first block, used by both, with a gradient from each."""
+    model, factor = small_model(decoder()), torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    plain = model.schemes[0].angles
+    model.schemes[0].angles = lambda *at, **how: tuple((angle * factor).tanh() for angle in plain(*at, **how))
+    model.schemes[0].rotate = lambda x, cos, sin: x * cos.unsqueeze(2)
+    recompute(model, way)
+    model(TOKENS).square().sum().backward()
+    by_way = factor.grad.clone()
+    factor.grad = None
+    recompute(model, "none")
+    model(TOKENS).square().sum().backward()
+    assert torch.equal(by_way, factor.grad)
