@@ -14,18 +14,19 @@ LossOf = Callable[..., Loss]
 Notify = Callable[[str], None]
 
 
-def pick_loss(cfg: TrainConfig, device: torch.device, notify: Notify) -> LossOf:
+def pick_loss(cfg: TrainConfig, device: torch.device, *, note: Notify, say: Notify) -> LossOf:
     """`batch_loss`, compiled by `train.compile`: with auto on a GPU only, as on a CPU it wins a few hundredths.
 
-    Where there is no compiler the reason is said once and nothing is compiled.
+    Where there is no compiler the reason is said once and nothing is compiled. `note` shows what is going on, `say`
+    what stays.
     """
     if cfg.compile == "no" or (cfg.compile == "auto" and device.type != "cuda"):
         return batch_loss
     why = no_compiler(device)
     if why is not None:
-        notify(f"not compiled: {why}")
+        say(f"not compiled: {why}")
         return batch_loss
-    return Compiled(batch_loss, notify)
+    return Compiled(batch_loss, note=note, say=say)
 
 
 class Compiled:
@@ -35,8 +36,8 @@ class Compiled:
     several. What the compiler itself cannot do here is said, and then computed as it is written.
     """
 
-    def __init__(self, function: LossOf, notify: Notify):
-        self.function, self.notify = function, notify
+    def __init__(self, function: LossOf, *, note: Notify, say: Notify):
+        self.function, self.note, self.say = function, note, say
         self._graph: LossOf = torch.compile(function, dynamic=False)
         self._warm = False
 
@@ -44,13 +45,13 @@ class Compiled:
         if self._warm:
             return self._graph(*args, **options)
         self._warm = True
-        self.notify("compiling: the first step takes up to some minutes")
+        self.note("compiling: the first step takes up to some minutes")
         began = time.perf_counter()
         try:
             loss = self._graph(*args, **options)
         except (torch._dynamo.exc.BackendCompilerFailed, torch._inductor.exc.InductorError) as error:
-            self.notify(f"not compiled: {' '.join(str(error).split(chr(10))[:2])}")  # what failed, and how
+            self.say(f"not compiled: {' '.join(str(error).split(chr(10))[:2])}")  # what failed, and how
             self._graph = self.function
             return self.function(*args, **options)
-        self.notify(f"compiled in {time.perf_counter() - began:.0f} s")
+        self.say(f"compiled in {time.perf_counter() - began:.0f} s")
         return loss

@@ -41,7 +41,7 @@ class Optimizers:
         """The groups in numbers: which optimizer, roles, tensors and weights, what decay and share of the rate."""
         return [
             {
-                "optimizer": type(member).__name__.lower(),
+                "optimizer": "muon" if isinstance(member, StackedMuon) else "adamw",
                 "roles": group["roles"],
                 "tensors": len(group["params"]),
                 "weights": sum(p.numel() for p in group["params"]),

@@ -81,6 +81,7 @@ class Session:
         self._targets += result.targets
         last = result.step == cfg.steps
         evaluate = last or result.step % cfg.eval_every == 0
+        self._say_remarks()
         if result.skipped:
             self.display.say(f"step {result.step}: the gradient was not finite; the step is skipped")
         if evaluate or result.step == 1 or result.step % cfg.log_every == 0:
@@ -114,6 +115,7 @@ class Session:
             f"model: {human_count(n)} parameters, {t.recipe.model.n_layers} layers of width {t.recipe.model.d_model}, "
             f"{t.tokenizer.vocab_size} token ids; on {t.device.type} in {str(t.precision).removeprefix('torch.')}"
         )
+        self._say_remarks()
         if any(block.attention.sees == "prefix" for block in t.recipe.model.layers()):
             say("attention.sees=prefix: plain text has no prefixes, so this run trains as if it said causal")
         if self.best_possible is not None and (n_cut := validation_cuts(t)):
@@ -123,6 +125,11 @@ class Session:
             )
         if t.progress.step >= self.cfg.steps > 0:
             say(f"the run is at step {t.progress.step} of train.steps={self.cfg.steps}: raise train.steps to go on")
+
+    def _say_remarks(self) -> None:
+        """What the trainer has found out since it was last asked."""
+        while self.trainer.remarks:
+            self.display.say(self.trainer.remarks.pop(0))
 
     def _show(self, result: StepResult, val_loss: float) -> None:
         """After an evaluation: the curve, a line and a sample."""

@@ -55,6 +55,7 @@ class Trainer:
 
     def __init__(self, recipe: Recipe, *, resume: bool = False, fresh: bool = False, notify: Notify = quiet):
         self.out, self.notify = Path(recipe.out), notify
+        self.remarks: list[str] = []  # what the session has still to say
         _check_out(self.out, resume=resume, fresh=fresh)
         if recipe.model.encoder is not None:
             raise ConfigError(
@@ -92,7 +93,7 @@ class Trainer:
         if cfg.width_transfer is not None:
             start_narrow(self.model, cfg.width_transfer, width)
         recompute(self.model, cfg.recompute)
-        self.loss_of = pick_loss(cfg, self.device, self.notify)
+        self.loss_of = pick_loss(cfg, self.device, note=self.notify, say=self.remarks.append)
         self.optimizer = make_optimizer(self.model, cfg, width=width)
         self.average = None if cfg.ema is None else Average(self.model, cfg.ema)
 
