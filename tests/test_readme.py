@@ -159,8 +159,8 @@ def test_the_figures_of_the_readme_are_those_of_the_results():
     seconds = {
         (row["kind"], row["pass"]): row["seconds"] for row in results("attention_cpu")["speed"] if row["t"] == 4096
     }
-    for kind in ("tiled", "sdpa, bias given", "sdpa, bias built"):
-        expected.append(f"| {seconds[kind, 'forward']:.2f} s | {seconds[kind, 'both']:.2f} s |")
+    kinds = ("tiled", "sdpa, bias given", "sdpa, bias built")
+    expected += [f"| {seconds[kind, 'forward']:.2f} s | {seconds[kind, 'both']:.2f} s |" for kind in kinds]
     memory = {row["t"]: row["bytes"] / 2**20 for row in results("attention_cpu")["memory"] if row["kind"] == "tiled"}
     expected.append(f"({memory[2048]:.0f} MiB at 2k tokens, {memory[32768]:.0f} MiB at 32k")
     assert [text for text in expected if text not in README] == []

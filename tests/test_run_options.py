@@ -34,7 +34,7 @@ SHORT = {
 }  # fmt: skip
 DATA = {
     "files": ["other.txt"], "n_documents": 50, "separator": ".", "tokenizer": "characters", "vocab_size": 270,
-    "validation": 0.2, "packing": "stream", "seed": 1,
+    "validation": 0.2, "packing": "stream", "seed": 1, "deduplicate": True,
 }  # fmt: skip
 
 
@@ -159,13 +159,47 @@ def test_the_field_of_json_lines_is_the_one_that_is_read(tmp_path):
     seen = []
     for field in ("text", "story"):
         (tmp_path / field).mkdir()
-        seen.append(what_a_text_becomes(tmp_path / field, jsonl_field=field, **data))
+        seen.append(what_a_text_becomes(tmp_path / field, text_field=field, **data))
     assert seen[0] != seen[1]
+
+
+def test_a_mixture_takes_the_place_of_files_and_its_weights_say_who_gives_a_row(tmp_path):
+    (tmp_path / "other.txt").write_text(sentences(seed=1))
+    (tmp_path / "text.txt").write_text(sentences())
+    found = []
+    for weight in (1, 3):
+        mixture = {
+            "a": {"files": [str(tmp_path / "text.txt")], "separator": "\n", "weight": weight},
+            "b": {"files": [str(tmp_path / "other.txt")], "separator": "\n"},
+        }
+        (tmp_path / str(weight)).mkdir()
+        own = {"files": [], "separator": None, "mixture": mixture}
+        trainer = Trainer(recipe(tmp_path / str(weight), data=own, batch_size=8))
+        assert trainer.data.train.shares == (weight / (weight + 1), 1 / (weight + 1))
+        found.append(trainer.loader.batch(0).tokens.tolist())
+    assert found[0] != found[1]
+
+
+def test_a_streamed_text_has_the_same_tokenizer_and_validation_side_and_no_shards_of_the_rest(tmp_path):
+    whole, live = (
+        Trainer(recipe(make(tmp_path / str(stream)), data={"stream": stream}, context=24)) for stream in (False, True)
+    )
+    assert live.tokenizer.fingerprint == whole.tokenizer.fingerprint
+    assert live.data.validation.tokens.tolist() == whole.data.validation.tokens.tolist()
+    assert (whole.data.folder / "train.bin").is_file()
+    assert not (live.data.folder / "train.bin").exists()
+    rows = [{tuple(row) for i in range(10) for row in t.loader.batch(i).tokens.tolist()} for t in (whole, live)]
+    assert rows[0] & rows[1]
+
+
+def make(folder):
+    folder.mkdir()
+    return folder
 
 
 def test_every_field_of_a_run_is_turned_by_a_test_here():
     assert TRAIN.keys() | TOGETHER.keys() | {"device"} == TrainConfig.model_fields.keys()
-    assert DATA.keys() | {"corpus", "jsonl_field"} == DataConfig.model_fields.keys()
+    assert DATA.keys() | {"corpus", "text_field", "mixture", "stream"} == DataConfig.model_fields.keys()
     assert Recipe.model_fields.keys() == {"out", "about", "model", "data", "train"}
 
 

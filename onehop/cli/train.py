@@ -41,20 +41,24 @@ def train(
     console = people(json)
     run = run_training(loaded.recipe, resume=resume, fresh=fresh, console=console)
     if json:
-        machines(
-            {
-                "out": str(run.out),
-                "step": run.step,
-                "val_loss": run.val_loss,
-                "best_possible": run.best_possible,
-                "understanding": {kind: u.accuracy for kind, u in run.understanding.items()},
-                "interrupted": run.interrupted,
-                "seconds": round(run.seconds, 1),
-            }
-        )
+        machines(_numbers(run))
     elif not run.interrupted:
         _next(run.out, bool(run.understanding), console.print)
     return 130 if run.interrupted else 0
+
+
+def _numbers(run: Any) -> dict[str, Any]:
+    """A run as --json prints it."""
+    return {
+        "out": str(run.out),
+        "step": run.step,
+        "val_loss": run.val_loss,
+        "best_possible": run.best_possible,
+        "understanding": {kind: u.accuracy for kind, u in run.understanding.items()},
+        "data": run.trainer.data_report,
+        "interrupted": run.interrupted,
+        "seconds": round(run.seconds, 1),
+    }
 
 
 def _explain(loaded: Loaded, json: bool) -> int:

@@ -5,52 +5,15 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from onehop.config.data import DataConfig
 from onehop.config.effect import Listens, without_effect
-from onehop.config.model import BlockConfig, ModelConfig, Names
+from onehop.config.model import BlockConfig, ModelConfig
 from onehop.config.part import Part, as_tuple, broken_rule
 from onehop.config.rules import each_block
 
 Kernel = Literal["auto", "plain", "tiled", "fused"]
 Role = Literal["matrices", "embeddings", "head", "norms", "biases"]
 Roles = Annotated[tuple[Role, ...], BeforeValidator(as_tuple)]
-
-
-class DataConfig(Part):
-    """Which text, how it becomes tokens, and how tokens become rows."""
-
-    corpus: str | None = Field(None, description="a built-in corpus: fables or python-stdlib")
-    files: Names = Field((), description="files, folders or globs with text (.txt, .md, source code, .jsonl …)")
-    n_documents: int | None = Field(
-        None, ge=1, description="documents to take; none: all (an endless corpus needs a number)"
-    )
-    separator: str | None = Field(
-        None, description="splits a plain file into documents; none: one file is one document"
-    )
-    jsonl_field: str = Field("text", description="the field of each JSON line that holds the text")
-    tokenizer: str = Field("bpe", description="bpe (trained on the text), characters, or the path of a tokenizer.json")
-    vocab_size: int = Field(1024, ge=258, description="size of a trained bpe")
-    validation: float = Field(0.05, gt=0, lt=1, description="share of the documents that are kept for validation")
-    packing: Literal["whole", "stream"] = Field(
-        "whole", description="rows of whole documents (fewest cuts), or one stream cut into rows"
-    )
-    seed: int = Field(0, ge=0, description="of the built-in corpora, the split and the tokenizer")
-
-    @model_validator(mode="after")
-    def _fits(self) -> "DataConfig":
-        if self.corpus is not None and self.files:
-            raise broken_rule(
-                f"corpus={self.corpus} and data.files={','.join(self.files)} are both given. Leave one out."
-            )
-        for text in without_effect(self, rows=LISTENS):
-            raise broken_rule(text)
-        return self
-
-
-LISTENS = [
-    Listens(DataConfig, "vocab_size", lambda data: data.tokenizer == "bpe", "tokenizer=bpe"),
-    Listens(DataConfig, "separator", lambda data: bool(data.files), "files"),
-    Listens(DataConfig, "jsonl_field", lambda data: bool(data.files), "files"),
-]
 
 
 class TrainConfig(Part):
@@ -185,7 +148,7 @@ class Recipe(Part):
                 f"train.context={train.context} is longer than model.max_len={model.max_len}. "
                 "Shorten the rows or raise model.max_len."
             )
-        if data.corpus is None and not data.files:
+        if data.corpus is None and not data.files and not data.mixture:
             yield "data.files and data.corpus are left out: no text. Set data.files=FILE,… or data.corpus=fables."
         yield from each_block(model, "model.", (_hides_the_next,))
         latent = any(block.attention.kind == "latent" for block in model.layers())

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from onehop.base.units import human_count, human_time
 from onehop.data.corpora import CORPORA, Corpus
+from onehop.data.mixture import Mixture
+from onehop.data.report import behind_cuts, report_lines
 from onehop.model.transformer import Transformer
 from onehop.training.picture import draw_look, look_from
 from onehop.training.report import Display, draw_losses
@@ -111,6 +113,8 @@ class Session:
         n = sum(p.numel() for p in t.model.parameters())
         left_out = f" ({t.data.n_skipped} hidden or binary files left out)" if t.data.n_skipped else ""
         say(f"text: {t.data.description}{left_out}; {t.loader.summary()}")
+        for line in report_lines(t.data_report):
+            say(line)
         say(
             f"model: {human_count(n)} parameters, {t.recipe.model.n_layers} layers of width {t.recipe.model.d_model}, "
             f"{t.tokenizer.vocab_size} token ids; on {t.device.type} in {str(t.precision).removeprefix('torch.')}"
@@ -120,7 +124,7 @@ class Session:
             say("attention.sees=prefix: plain text has no prefixes, so this run trains as if it said causal")
         if self.best_possible is not None and (n_cut := validation_cuts(t)):
             say(
-                f"{n_cut} of {t.data.validation.n_documents} validation documents are cut by rows of {t.context} "
+                f"{n_cut} validation documents are cut by rows of {t.context} "
                 "tokens: without their beginnings the best possible loss is out of reach"
             )
         if t.progress.step >= self.cfg.steps > 0:
@@ -183,17 +187,18 @@ def best_possible(trainer: Trainer, corpus: Corpus | None) -> float | None:
     leaves the number unknown. Rows that cut documents read worse.
     """
     tokenizer, held = trainer.tokenizer, trainer.data.validation
-    if corpus is None or corpus.entropy is None or (tokenizer.bos_id is None and not tokenizer.eos_ids):
+    if corpus is None or corpus.entropy is None or isinstance(held, Mixture):
+        return None
+    if tokenizer.bos_id is None and not tokenizer.eos_ids:
         return None
     return corpus.entropy() * held.n_documents / held.n_targets
 
 
 def validation_cuts(trainer: Trainer) -> int:
     """How many validation documents do not stand in a row as a whole."""
-    starts, context = trainer.data.validation.starts, trainer.context
-    if trainer.recipe.data.packing == "whole":
-        return int((np.diff(starts) > context).sum())
-    return int((starts[:-1] // context != (starts[1:] - 1) // context).sum())
+    held, packing = trainer.data.validation, trainer.recipe.data.packing
+    parts = held.parts if isinstance(held, Mixture) else (held,)
+    return sum(int((behind_cuts(part.starts, trainer.context, packing) > 0).sum()) for part in parts)
 
 
 def _busiest(loads: Sequence[Tensor | None]) -> str:

@@ -16,11 +16,13 @@ from onehop import __version__
 from onehop.base.errors import CheckpointError, ConfigError, OnehopError
 from onehop.base.files import atomic_file, atomic_write
 from onehop.base.units import human_count
+from onehop.config.data import TextConfig
 from onehop.config.origins import leaves
 from onehop.config.recipe import Recipe, TrainConfig
 from onehop.config.write import to_toml
 from onehop.data.loader import Loader, evaluation_batches
 from onehop.data.prepare import Prepared, prepare, remove_others
+from onehop.data.report import data_report
 from onehop.model.build import build
 from onehop.model.recompute import recompute
 from onehop.training.compiled import pick_loss
@@ -75,6 +77,7 @@ class Trainer:
                 "packing": recipe.data.packing,
             }
             self.loader = Loader(self.data.train, seed=recipe.train.seed, **self.row_options)
+            self.data_report = data_report(self.data, self.loader)
             self.model = build(transferred(self.recipe), seed=recipe.train.seed, device=self.device).train()
             pick_product(self.model, self.device)
             self._follow(recipe.train)
@@ -175,6 +178,7 @@ class Trainer:
         return {
             "recipe": self.recipe.model_dump(mode="json"),
             "text": self.data.description,
+            "data": self.data_report,
             "tokens_seen": self.progress.tokens,
             "step": self.progress.step,
             "best_val_loss": self.progress.best_val_loss,
@@ -194,7 +198,7 @@ class Trainer:
         """What a resumed run must not change: the model, the text, and the order in which it is read."""
         same = ("data.packing", *(f"train.{key}" for key in SAME))
         found = {k: v for k, v in leaves(self.recipe).items() if k.startswith("model.") or k in same}
-        return {"text": self.data.folder.name, **{k: v for k, v in found.items() if k != "model.parts"}}
+        return {"text": self.data.identity, **{k: v for k, v in found.items() if k != "model.parts"}}
 
     def _check_sample(self) -> None:
         """Refuse a sample prompt now that would be refused after the first evaluation."""
@@ -225,12 +229,11 @@ def _prepare(recipe: Recipe, folder: Path, notify: Notify) -> Prepared:
 
     d = recipe.data
     return prepare(
+        **d.model_dump(include=set(TextConfig.model_fields)),
         folder=folder,
-        files=d.files,
-        corpus=d.corpus,
-        n_documents=d.n_documents,
-        separator=d.separator,
-        jsonl_field=d.jsonl_field,
+        mixture=d.mixture,
+        deduplicate=d.deduplicate,
+        stream=d.stream,
         tokenizer=d.tokenizer,
         vocab_size=d.vocab_size,
         validation=d.validation,
