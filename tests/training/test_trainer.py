@@ -21,6 +21,9 @@ KINDS = {
     "micro-batches": {"model": DROPOUT, "micro_batch": 2},
     "experts": {"model": MOE},
     "muon": {"optimizer": "muon"},
+    "muon, experts": {"optimizer": "muon", "model": MOE},
+    "a growing batch": {"micro_batch": 1, "batch_start": 1, "batch_warmup": 8},
+    "wsd, an average, recomputed": {"model": DROPOUT, "schedule": "wsd", "ema": 0.9, "recompute": "block"},
     "16 bits": {"precision": "bfloat16"},
     "a stream": {"data": {"packing": "stream"}},
 }
