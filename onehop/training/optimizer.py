@@ -105,32 +105,33 @@ class StackedMuon(torch.optim.Muon):
     """
 
     def __init__(self, group: dict[str, Any], **options: Any):
-        self._stacks = [(p, [nn.Parameter(m) for m in p.detach().unbind()]) for p in group["params"] if p.dim() == 3]
-        matrices = [p for p in group["params"] if p.dim() == 2]
-        slices = [m for _, stack in self._stacks for m in stack]  # they share the stack's memory
-        super().__init__([{**group, "params": [*matrices, *slices]}], **options)
+        whole = group["params"]
+        self._matrices = [p for p in whole if p.dim() == 2]
+        # A stack's matrices share its memory.
+        self._stacks = [(p, [nn.Parameter(m) for m in p.detach().unbind()]) for p in whole if p.dim() == 3]
+        slices = [matrix for _, stack in self._stacks for matrix in stack]
+        super().__init__([{**group, "params": [*self._matrices, *slices]}], **options)
+        self.param_groups[0]["params"] = whole  # but in a step: who looks for gradients finds those of the stacks
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Move all matrices."""
-        for stack, slices in self._stacks:
+        group, slices = self.param_groups[0], []
+        for stack, matrices in self._stacks:
             if stack.grad is None:
                 continue
             if "momentum_buffer" not in self.state[stack]:
                 self.state[stack]["momentum_buffer"] = torch.zeros_like(stack.grad)
             momentum = self.state[stack]["momentum_buffer"]
-            for i, matrix in enumerate(slices):
+            for i, matrix in enumerate(matrices):
                 matrix.data, matrix.grad = stack.detach()[i], stack.grad[i]
                 self.state[matrix] = {"momentum_buffer": momentum[i]}
+            slices += matrices
+        whole, group["params"] = group["params"], [*self._matrices, *slices]
         super().step(closure)
-        for matrix in (m for _, slices in self._stacks for m in slices):
-            self.state.pop(matrix, None)
+        group["params"] = whole
+        for matrix in slices:
+            del self.state[matrix]
             matrix.grad = None
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, those of the stacks too."""
-        super().zero_grad(set_to_none)
-        for stack, _ in self._stacks:
-            stack.grad = None
 
 
 def _group(found: Sequence[tuple[Role, nn.Parameter]], *, decay: float, share: float) -> dict[str, Any]:

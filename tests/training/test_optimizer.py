@@ -63,6 +63,7 @@ def test_the_summary_counts_every_weight_once():
         model = small_model(config)
         groups = make_optimizer(model, settings(optimizer="muon")).summary()
         assert sum(group["weights"] for group in groups) == sum(p.numel() for p in model.parameters())
+        assert sum(group["tensors"] for group in groups) == len(list(model.parameters()))
         assert {role for group in groups for role in group["roles"]} == set(roles(model).values())
 
 
@@ -83,6 +84,8 @@ def test_a_stack_of_experts_moves_as_so_many_matrices_under_muon():
     momentum = ours.state[stack]["momentum_buffer"]
     assert torch.equal(momentum, torch.stack([theirs.state[m]["momentum_buffer"] for m in apart]))
     assert ours.state.keys() == set(model.parameters())  # nothing is left of the slices
+    listed = {p for group in ours.param_groups for p in group["params"]}
+    assert listed == set(model.parameters())  # what unscales or forgets gradients finds the stacks
     ours.zero_grad()
     assert stack.grad is None
 
