@@ -1,6 +1,7 @@
 """No dead option, continued: every field of `data` and of `train` changes the run, or is refused in words."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ TRAIN = {
     "precision": "bfloat16", "kernel": "plain", "eval_every": 2, "eval_rows": 1, "save_every": 1, "log_every": 3,
     "sample": "a fox", "sample_tokens": 2, "weight_decay_on": ["head"], "schedule": "constant", "ema": 0.5,
     "z_loss": 0.1, "width_transfer": 8, "recompute": "block", "loss_chunk": 8, "compile": "yes",
+    "deterministic": True,
 }  # fmt: skip
 # field -> another value, and what it needs beside it
 TOGETHER = {
@@ -28,13 +30,22 @@ TOGETHER = {
     "batch_start": (1, {"micro_batch": 1, "batch_warmup": 2, "batch_start": 2}),
     "batch_warmup": (2, {"micro_batch": 1, "batch_start": 1, "batch_warmup": 1}),
 }  # fmt: skip
+# Fields that bite where something goes wrong or is installed, and the tests that show it.
+ELSEWHERE = {
+    "device": "test_a_device_is_used_or_said_to_be_missing",
+    "keep": "test_the_newest_and_the_best_stay",
+    "max_skipped": "test_so_many_broken_steps_in_a_row_end_the_run_also_over_a_resume",
+    "spike": "test_a_spike_in_a_run_is_told_where_the_recipe_draws_the_line",
+    "dead_after": "test_a_dead_expert_is_told_and_its_load_stands_in_the_metrics",
+    "tensorboard": "test_tensorboard_that_is_not_installed_is_named_with_its_extra_before_anything_is_read",
+}
 SHORT = {
     "steps": 3, "batch_size": 2, "warmup": 0, "eval_every": 3, "eval_rows": 2, "log_every": 1, "sample_tokens": 4,
     "kernel": "tiled",
 }  # fmt: skip
 DATA = {
     "files": ["other.txt"], "n_documents": 50, "separator": ".", "tokenizer": "characters", "vocab_size": 270,
-    "validation": 0.2, "packing": "stream", "seed": 1, "deduplicate": True,
+    "validation": 0.2, "packing": "stream", "seed": 1, "deduplicate": True, "documents": "joined",
 }  # fmt: skip
 
 
@@ -51,11 +62,16 @@ def what_a_run_does(folder, monkeypatch, **train):
 
         monkeypatch.setattr(cls, name, method)
 
-    noted(Trainer, "save", lambda: "save")
+    noted(Trainer, "save", lambda **o: "save")
     noted(
         Transformer,
         "states",
-        lambda tokens, **o: (tuple(tokens.shape), o.get("kernel"), torch.is_autocast_enabled("cpu")),
+        lambda tokens, **o: (
+            tuple(tokens.shape),
+            o.get("kernel"),
+            torch.is_autocast_enabled("cpu"),
+            torch.are_deterministic_algorithms_enabled(),
+        ),
     )
 
     def heard(module, name, what, real=None):
@@ -131,7 +147,7 @@ def what_a_text_becomes(folder, **data):
     """The tokenizer, both sides of the split, and the first rows."""
     trainer = Trainer(recipe(folder, data=data, context=24))
     held = trainer.data
-    batch = trainer.loader.batch(0)
+    batch = trainer.placed(trainer.loader.batch(0))
     tokens = [side.tokens[:].tolist() for side in (held.train, held.validation)]
     return trainer.tokenizer.vocab_size, tokens, batch.tokens.tolist(), batch.doc.tolist()
 
@@ -198,7 +214,9 @@ def make(folder):
 
 
 def test_every_field_of_a_run_is_turned_by_a_test_here():
-    assert TRAIN.keys() | TOGETHER.keys() | {"device"} == TrainConfig.model_fields.keys()
+    tests = "".join(file.read_text() for file in Path(__file__).parent.rglob("test_*.py"))
+    assert all(f"def {test}(" in tests for test in ELSEWHERE.values())
+    assert TRAIN.keys() | TOGETHER.keys() | ELSEWHERE.keys() == TrainConfig.model_fields.keys()
     assert DATA.keys() | {"corpus", "text_field", "mixture", "stream"} == DataConfig.model_fields.keys()
     assert Recipe.model_fields.keys() == {"out", "about", "model", "data", "train"}
 

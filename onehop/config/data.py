@@ -81,6 +81,9 @@ class DataConfig(TextConfig):
     packing: Literal["whole", "stream"] = Field(
         "whole", description="rows of whole documents by best fit (fewest cuts), or one stream cut into rows"
     )
+    documents: Literal["separate", "joined"] = Field(
+        "separate", description="separate: the documents of a row do not see each other; joined: they do"
+    )
     seed: int = Field(0, ge=0, description="of the built-in corpora, the split, the mixture and the tokenizer")
 
     @model_validator(mode="after")

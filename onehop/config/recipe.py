@@ -73,16 +73,32 @@ class TrainConfig(Part):
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; none: not clipped")
     seed: int = Field(0, ge=0, lt=2**63, description="of the weights, the order of the rows and dropout")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where to train")
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="bfloat16: matrix products in bfloat16, weights in float32; auto: where it is faster"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="bfloat16 or float16: matrix products in it (float16: with a scaled loss), weights in float32; "
+        "auto: bfloat16 where it is faster",
     )
     kernel: Kernel = Field("auto", description="attention kernel")
     eval_every: int = Field(250, ge=1, description="steps between evaluations; there is always one at the end")
     eval_rows: int = Field(256, ge=1, description="validation rows per evaluation, always the same")
-    save_every: int | None = Field(None, ge=1, description="steps between checkpoints; none: at each evaluation")
+    save_every: int | None = Field(
+        None, ge=1, description="steps between checkpoints, beside those at a new best; none: at each evaluation"
+    )
     log_every: int = Field(10, ge=1, description="steps between lines of metrics.jsonl")
     sample: str = Field("", description="prompt of the sample text that each evaluation writes")
     sample_tokens: int = Field(120, ge=0, description="length of the sample text; 0: none")
+    keep: int = Field(2, ge=1, description="newest checkpoints that stay, beside the best by validation loss")
+    deterministic: bool = Field(
+        False, description="only algorithms that repeat bit for bit, the same run from the same seed; refuses others"
+    )
+    max_skipped: int = Field(20, ge=1, description="steps in a row without finite gradients that end the run")
+    spike: float | None = Field(
+        6.0,
+        gt=0,
+        description="standard deviations above its running mean at which a loss is called a spike; none: never",
+    )
+    dead_after: int = Field(100, ge=1, description="steps without a token after which an expert is called dead")
+    tensorboard: bool = Field(False, description="write the numbers of metrics.jsonl as TensorBoard events too")
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":
@@ -96,6 +112,10 @@ class TrainConfig(Part):
         for text in (*self._faults(), *without_effect(self, rows=TRAIN_LISTENS)):
             raise broken_rule(text)
         return self
+
+    def writes(self, step: int) -> bool:
+        """Whether a line of metrics.jsonl is due after this step (from 1)."""
+        return step in (1, self.steps) or step % self.log_every == 0 or step % self.eval_every == 0
 
     def _faults(self) -> Iterator[str]:
         if self.decay >= 1 and self.decay != int(self.decay):

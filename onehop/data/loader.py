@@ -127,3 +127,13 @@ def _batch(rows: dict[str, np.ndarray]) -> Batch:
         packed=bool((rows["doc"] > 0).any()),
         padded=bool((rows["doc"] < 0).any()),
     )
+
+
+def joined(batch: Batch) -> Batch:
+    """The same rows, each as one document: tokens see those of the documents before, positions run through the row.
+
+    A document's last token still has no target: what follows it in a row is chance.
+    """
+    there = batch.at >= 0
+    at = torch.where(there, there.cumsum(dim=1) - 1, -1)
+    return replace(batch, doc=torch.where(there, 0, -1).to(torch.int32), at=at, packed=False)

@@ -1,9 +1,9 @@
 """One optimizer step: micro-batches forward and backward, clip once, move the weights."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from onehop.training.setup import computing
 class StepResult:
     """What one step did. `loss`: mean surprise per target (nats) before the weights moved; `step` counts from 1.
 
-    skipped: a gradient was infinite or not a number, and nothing moved.
+    skipped: the loss or a gradient was infinite or not a number, and nothing moved.
     """
 
     step: int
@@ -47,28 +47,42 @@ def training_step(
     precision: torch.dtype = torch.float32,
     n_skipped: int = 0,
     loss_of: LossOf = batch_loss,
+    scaler: torch.amp.GradScaler | None = None,
+    look: Callable[[Transformer], None] | None = None,
 ) -> StepResult:
     """Learn from one batch, given as micro-batches; `index` counts from 0, n_skipped of the steps before were skipped.
 
     The loss is the sum over all targets of the step divided by their number, however they are cut into micro-batches.
     A step whose gradient is not finite changes nothing: no weight, no moment, no place in the learning rate's schedule.
     Nor does one without targets move anything: there AdamW would go on by its moments, and decay.
-    loss_of: `batch_loss`, or what stands for it (`compiled.py`).
+    loss_of: `batch_loss`, or what stands for it (`compiled.py`). scaler: multiplies the loss, so that small float16
+    gradients are no zeros, and divides before anything looks at them. look: sees the gradients before they are clipped.
     """
     lr = learning_rate(index - n_skipped, cfg)
-    for group in optimizer.param_groups:
-        group["lr"] = lr * group.get("lr_share", 1.0)
+    _set_rate(optimizer, lr)
     targets = sum(batch.n_targets for batch in batches)
-    options: dict[str, Any] = {"targets": targets, "index": index, "cfg": cfg, "precision": precision}
-    sums = _accumulate(model, batches, loss_of=loss_of, **options)
-    clip = cfg.clip if cfg.clip is not None else math.inf
-    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip))
-    if targets and math.isfinite(norm):
+    given: dict[str, Any] = {"targets": targets, "index": index, "cfg": cfg, "precision": precision}
+    sums = _accumulate(model, batches, scaler=scaler, loss_of=loss_of, **given)
+    if scaler is not None:
+        scaler.unscale_(cast(torch.optim.Optimizer, optimizer))  # it needs no more than its param_groups
+    if look is not None:
+        look(model)
+    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip or math.inf))
+    finite = math.isfinite(norm) and math.isfinite(sums.surprise)
+    if targets and finite:
         optimizer.step()
         balance(model, sums.loads)
+    if scaler is not None:
+        scaler.update()
     optimizer.zero_grad(set_to_none=True)
-    loss, skipped = sums.surprise / max(targets, 1), not math.isfinite(norm)
-    return StepResult(index + 1, loss, lr, norm, targets, sums.loads, skipped, sums.entropy)
+    loss = sums.surprise / max(targets, 1)
+    return StepResult(index + 1, loss, lr, norm, targets, sums.loads, not finite, sums.entropy)
+
+
+def _set_rate(optimizer: Optimizers, lr: float) -> None:
+    """Learn at `lr`, times each group's own share."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_share", 1.0)
 
 
 class Sums(NamedTuple):
@@ -88,6 +102,7 @@ def _accumulate(
     cfg: TrainConfig,
     precision: torch.dtype,
     loss_of: LossOf,
+    scaler: torch.amp.GradScaler | None,
 ) -> Sums:
     """Add up the gradients of all micro-batches."""
     surprises: list[Tensor] = []
@@ -103,7 +118,7 @@ def _accumulate(
             total = total + loss.z * (cfg.z_loss / max(targets, 1))
         if loss.router is not None:
             total = total + loss.router * (batch.n_targets / max(targets, 1))
-        total.backward()
+        (total if scaler is None else scaler.scale(total)).backward()
         surprises.append(loss.surprise.detach())
         entropies += [] if loss.entropy is None else [loss.entropy]
         loads = tuple(map(_sum, loads, loss.loads)) if loads else loss.loads
