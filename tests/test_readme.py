@@ -19,8 +19,8 @@ from tests.training.small_runs import sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-TEXTS = ["README.md", "CONTRIBUTING.md", "docs/textbook.md", "tests/SKIPS.md"]
-WRITTEN = ("out/", "my", "path.py")  # what the reader's own commands write or read, and a stand-in for any file
+TEXTS = ["README.md", "CONTRIBUTING.md", "docs/textbook.md", "docs/checkpoints.md", "tests/SKIPS.md"]
+WRITTEN = ("out/", "my", "path.py", "org/")  # what the reader's own commands write or read, and stand-ins for any name
 COMMANDS = [line for line in README.splitlines() if line.startswith("onehop ")]
 SHORT = ["train.steps=2", "train.batch_size=2", "train.eval_rows=2", "train.sample_tokens=4", "train.device=cpu"]
 SMALL = ["model.d_model=16", "model.attention.position.width=2", "model.n_layers=1", "model.ffn.d_ff=16", *SHORT]

@@ -101,7 +101,7 @@ def _copy(recipe: str, target: Path, keys: list[str], *, json: bool) -> int:
 
 def _next(out: Path, asked: bool, say: Any) -> None:
     """Three commands that go on from here."""
-    say(f"\nthe run is in {out}: loss.png, samples.txt, metrics.jsonl{', it.png (where “it” looks)' if asked else ''}")
+    say(f"\nthe run is in {out}: report.html, loss.png, samples.txt, metrics.jsonl{', it.png (where “it” looks)' if asked else ''}")
     say("next:")
     say(f'  onehop generate {out} "Once upon a time"')
     say(f"  onehop verify {out}")
