@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from onehop.base.files import sync
 from onehop.training.checkpoints import TENSORS, read_about
-from onehop.training.state import Progress, moments_of, put_moments, put_weights, weights_of
+from onehop.training.ema import FOLDER as EMA
+from onehop.training.ema import PREFIX
+from onehop.training.state import Progress, moments_of, put_moments, put_weights, taken, weights_of
 from onehop.training.unchanged import check_same, record
 from onehop.weights.native import write_native
+from onehop.weights.place import new_files
 from onehop.weights.safetensors_files import SINGLE, read_tensors
 
 if TYPE_CHECKING:
@@ -16,11 +19,16 @@ if TYPE_CHECKING:
 
 
 def save(t: "Trainer", *, background: bool) -> None:
-    """Write a checkpoint of this moment; background: copy now, and let the trainer's writer do the rest."""
+    """Write a checkpoint of this moment; background: copy now, and let the trainer's writer do the rest.
+
+    The moving average of the weights is a model of its own, in the run's folder `ema`.
+    """
     t.writer.wait()  # at most one copy at a time
     weights = weights_of(t.model, copy=background)
     tensors = moments_of(t.model, t.optimizer, copy=background)
     tensors |= t.generators.tensors() if t.generators is not None else {}
+    average = {} if t.average is None else {k: taken(v, background) for k, v in t.average.tensors().items()}
+    tensors |= average
     about, told, p = _about(t), t.provenance(), t.progress
 
     def write_model(folder: Path) -> None:
@@ -30,6 +38,10 @@ def save(t: "Trainer", *, background: bool) -> None:
         if t.metrics.path.exists():
             sync(t.metrics.path)  # the disk has the lines up to this step before it has the step
         t.checkpoints.write(p.step, write_model, tensors=tensors, about=about, best_step=p.best_step)
+        if average:
+            averaged = weights | {name.removeprefix(PREFIX): value for name, value in average.items()}
+            with new_files(t.out / EMA) as new:
+                write_native(t.model, new, tokenizer=t.tokenizer, provenance=told, tensors=averaged)
 
     t.writer.start(write)
     if not background:
@@ -43,6 +55,10 @@ def restore(t: "Trainer", *, allow_changes: bool) -> None:
     t.notes += check_same(about, _record(t), folder=t.out, allow_changes=allow_changes)
     put_weights(t.model, path / SINGLE)
     put_moments(t.model, t.optimizer, path / TENSORS)
+    if t.average is not None:
+        found = read_tensors(path / TENSORS)
+        for name, value in t.average.tensors().items():
+            value.copy_(found[name])
     t.progress = Progress(**about["progress"])
     t.alarms.restore(about["alarms"])
     if t.scaler is not None and about["scaler"]:

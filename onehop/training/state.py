@@ -34,7 +34,7 @@ class Progress:
 
 def weights_of(model: Transformer, *, copy: bool) -> dict[str, Tensor]:
     """The model's tensors; copy: in memory of their own, on the CPU, so that training may go on meanwhile."""
-    return {name: _taken(tensor, copy) for name, tensor in model.state_dict().items()}
+    return {name: taken(tensor, copy) for name, tensor in model.state_dict().items()}
 
 
 def moments_of(model: Transformer, optimizer: Optimizers, *, copy: bool) -> dict[str, Tensor]:
@@ -42,7 +42,7 @@ def moments_of(model: Transformer, optimizer: Optimizers, *, copy: bool) -> dict
     found = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            found[f"{MOMENTS}{name}/{key}"] = _taken(value, copy)
+            found[f"{MOMENTS}{name}/{key}"] = taken(value, copy)
     return found
 
 
@@ -70,5 +70,6 @@ def put_moments(model: Transformer, optimizer: Optimizers, file: Path) -> None:
                 optimizer.state[parameter][key] = found.read(path).to(parameter.device, copy=True)
 
 
-def _taken(tensor: Tensor, copy: bool) -> Tensor:
+def taken(tensor: Tensor, copy: bool) -> Tensor:
+    """The tensor as a checkpoint keeps it; copy: in memory of its own, on the CPU."""
     return tensor.detach().to("cpu", copy=True) if copy else tensor.detach()
