@@ -11,8 +11,9 @@ from onehop.base.errors import OnehopError
 from onehop.config import DataConfig, Recipe, TrainConfig
 from onehop.config.task import TASKS
 from onehop.config.tune import LoRAConfig, TuneConfig
+from onehop.model import recompute
 from onehop.model.transformer import Transformer
-from onehop.training import session
+from onehop.training import loss, session
 from onehop.training.trainer import Trainer
 from tests.training.small_runs import recipe, sentences
 
@@ -21,7 +22,15 @@ TRAIN = {
     "steps": 2, "batch_size": 4, "micro_batch": 1, "context": 16, "optimizer": "muon", "lr": 2e-2, "lr_end": 0.5,
     "warmup": 2, "weight_decay": 0.5, "betas": (0.8, 0.95), "eps": 1e-2, "clip": 0.01, "seed": 1,
     "precision": "bfloat16", "kernel": "plain", "eval_every": 2, "eval_rows": 1, "save_every": 1, "log_every": 3,
-    "sample": "a fox", "sample_tokens": 2, "deterministic": True,
+    "sample": "a fox", "sample_tokens": 2, "weight_decay_on": ["head"], "schedule": "constant", "ema": 0.5,
+    "z_loss": 0.1, "width_transfer": 8, "recompute": "block", "loss_chunk": 8, "compile": "yes",
+    "deterministic": True,
+}  # fmt: skip
+# field -> another value, and what it needs beside it
+TOGETHER = {
+    "decay": (0.9, {"schedule": "wsd"}), "decay_shape": ("sqrt", {"schedule": "wsd", "decay": 0.9}),
+    "batch_start": (1, {"micro_batch": 1, "batch_warmup": 2, "batch_start": 2}),
+    "batch_warmup": (2, {"micro_batch": 1, "batch_start": 1, "batch_warmup": 1}),
 }  # fmt: skip
 # Fields that bite where something goes wrong or is installed, and the tests that show it.
 ELSEWHERE = {
@@ -66,6 +75,14 @@ def what_a_run_does(folder, monkeypatch, **train):
             torch.are_deterministic_algorithms_enabled(),
         ),
     )
+
+    def heard(module, name, what, real=None):
+        real = real or getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, **o: done.append(what(**o)) or real(*a, **o))
+
+    heard(recompute, "checkpoint", lambda **o: ("again", "context_fn" in o))
+    heard(loss, "surprise", lambda **o: ("chunk", o["chunk"]))
+    heard(torch, "compile", lambda **o: "compile", real=lambda function, **o: function)  # which takes a minute
     monkeypatch.setattr(session, "draw_losses", lambda *a, **o: None)
     run = onehop.train(recipe(folder, model={"n_layers": 1}, **{**SHORT, **train}))
     monkeypatch.undo()
@@ -90,9 +107,26 @@ def test_every_field_of_train_changes_the_run(usual, tmp_path, monkeypatch, fiel
     assert what_a_run_does(tmp_path, monkeypatch, **{field: TRAIN[field]}) != usual
 
 
+@pytest.mark.parametrize("field", TOGETHER)
+def test_fields_that_need_others_change_the_run_that_has_those(tmp_path, monkeypatch, field):
+    value, others = TOGETHER[field]
+    found = []
+    for name, own in (("usual", {}), ("changed", {field: value})):
+        (tmp_path / name).mkdir()
+        found.append(what_a_run_does(tmp_path / name, monkeypatch, **{**others, **own}))
+    assert found[0] != found[1]
+
+
 def test_only_the_way_changes_where_the_result_must_not(usual, tmp_path, monkeypatch):
     """Micro-batches and kernels: other passes, the same weights up to rounding."""
-    for i, change in enumerate(({"micro_batch": 1}, {"kernel": "plain"})):
+    ways = (
+        {"micro_batch": 1},
+        {"kernel": "plain"},
+        {"recompute": "block"},
+        {"recompute": "selective"},
+        {"loss_chunk": 8},
+    )
+    for i, change in enumerate(ways):
         (tmp_path / str(i)).mkdir()
         done, _, _, weights = what_a_run_does(tmp_path / str(i), monkeypatch, **change)
         assert done != usual[0]
@@ -184,7 +218,7 @@ def make(folder):
 def test_every_field_of_a_run_is_turned_by_a_test_here():
     tests = "".join(file.read_text() for file in Path(__file__).parent.rglob("test_*.py"))
     assert all(f"def {test}(" in tests for test in ELSEWHERE.values())
-    assert TRAIN.keys() | ELSEWHERE.keys() == TrainConfig.model_fields.keys()
+    assert TRAIN.keys() | TOGETHER.keys() | ELSEWHERE.keys() == TrainConfig.model_fields.keys()
     assert DATA.keys() | {"corpus", "text_field", "mixture", "stream"} == DataConfig.model_fields.keys()
     assert Recipe.model_fields.keys() == {"out", "about", "model", "data", "task", "tune", "train"}
     # tasks, and what a run goes on from: tests/training/test_tasks.py and test_tune.py
@@ -204,6 +238,12 @@ def test_every_field_of_a_run_is_turned_by_a_test_here():
     [
         ("train", {"micro_batch": 3}, "micro_batch=3 must divide train.batch_size=4"),
         ("train", {"betas": (0.9, 1.0)}, "must lie in [0, 1)"),
+        ("train", {"decay": 2.5, "schedule": "wsd"}, "decay=2.5 is neither a share nor a number of steps"),
+        ("train", {"decay": 0.5}, "decay=0.5 has no effect: it needs schedule=wsd"),
+        ("train", {"lr_end": 0.5, "schedule": "constant"}, "lr_end=0.5 has no effect"),
+        ("train", {"batch_start": 2}, "batch_start=2 and train.batch_warmup=0 go together"),
+        ("train", {"batch_start": 2, "batch_warmup": 3}, "batch_start=2 must be whole micro-batches of 4 rows"),
+        ("train", {"weight_decay_on": ["layers"]}, "weight_decay_on"),
         ("train", {"context": 64}, "train.context=64 is longer than model.max_len=32"),
         ("data", {"tokenizer": "characters", "vocab_size": 300}, "vocab_size=300 has no effect: it needs"),
         ("data", {"corpus": "fables"}, "are both given. Leave one out."),

@@ -1,17 +1,20 @@
 """A recipe: the model, the text, and how to train the one on the other."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from onehop.config.data import DataConfig
+from onehop.config.effect import Listens, without_effect
 from onehop.config.model import ModelConfig
-from onehop.config.part import Part, broken_rule
+from onehop.config.part import Part, as_tuple, broken_rule
 from onehop.config.task import NextConfig, Task, misfits
 from onehop.config.tune import TuneConfig
 
 Kernel = Literal["auto", "plain", "tiled", "fused"]
+Role = Literal["matrices", "embeddings", "head", "norms", "biases"]
+Roles = Annotated[tuple[Role, ...], BeforeValidator(as_tuple)]
 
 
 class TrainConfig(Part):
@@ -31,9 +34,45 @@ class TrainConfig(Part):
     warmup: int = Field(
         0, ge=0, description="steps over which the learning rate rises from zero; a shorter run ends while it rises"
     )
-    weight_decay: float = Field(0.1, ge=0, description="decoupled weight decay, on matrices only")
+    weight_decay: float = Field(0.1, ge=0, description="decoupled weight decay of the roles in weight_decay_on")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's two decay rates")
     eps: float = Field(1e-8, gt=0, description="AdamW's epsilon")
+    weight_decay_on: Roles = Field(
+        ("matrices", "embeddings", "head"),
+        description="what decays: matrices, embeddings, head, norms, biases (and tables of position biases)",
+    )
+    schedule: Literal["cosine", "wsd", "linear", "constant"] = Field(
+        "cosine", description="the learning rate after the warm-up; wsd: constant, and a decay at the end"
+    )
+    decay: float = Field(
+        0.2, gt=0, description="wsd: the last steps, which decay: a share of all (below 1) or a number"
+    )
+    decay_shape: Literal["linear", "cosine", "sqrt"] = Field(
+        "linear", description="wsd: how it falls; sqrt: by 1 - sqrt(progress), soonest at first"
+    )
+    batch_start: int | None = Field(
+        None, ge=1, description="rows of the first step, whole micro-batches; none: batch_size from the start"
+    )
+    batch_warmup: int = Field(0, ge=0, description="steps over which the rows grow from batch_start to batch_size")
+    ema: float | None = Field(
+        None, gt=0, lt=1, description="decay of a moving average of the weights, evaluated and saved too; none: none"
+    )
+    z_loss: float = Field(0.0, ge=0, description="weight of the squared log-sum-exp of the logits in the loss")
+    width_transfer: int | None = Field(
+        None,
+        ge=1,
+        description="base width for which lr was found: rates, init and logits follow d_model (muP); none: no",
+    )
+    recompute: Literal["none", "selective", "block"] = Field(
+        "none",
+        description="what backward computes again instead of keeping: all but products and attention; whole blocks",
+    )
+    loss_chunk: int | None = Field(
+        None, ge=1, description="tokens whose logits are held at once in the loss; none: those of all"
+    )
+    compile: Literal["auto", "yes", "no"] = Field(
+        "auto", description="torch.compile for the loss of a batch; auto: on a GPU, for batches of one shape"
+    )
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; none: not clipped")
     seed: int = Field(0, ge=0, lt=2**63, description="of the weights, the order of the rows and dropout")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where to train")
@@ -73,11 +112,41 @@ class TrainConfig(Part):
             )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise broken_rule(f"betas={self.betas} must lie in [0, 1). Use 0.9,0.95.")
+        for text in (*self._faults(), *without_effect(self, rows=TRAIN_LISTENS)):
+            raise broken_rule(text)
         return self
 
     def writes(self, step: int) -> bool:
         """Whether a line of metrics.jsonl is due after this step (from 1)."""
         return step in (1, self.steps) or step % self.log_every == 0 or step % self.eval_every == 0
+
+    def _faults(self) -> Iterator[str]:
+        if self.decay >= 1 and self.decay != int(self.decay):
+            yield f"decay={self.decay:g} is neither a share nor a number of steps. Use 0.2, or {int(self.decay)}."
+        if (self.batch_start is None) != (self.batch_warmup == 0):
+            yield (
+                f"batch_start={self.batch_start or 'none'} and train.batch_warmup={self.batch_warmup} go together: the "
+                "rows of the first step, and the steps over which they grow. Give both or neither."
+            )
+        micro = self.micro_batch or self.batch_size
+        if self.batch_start is not None and (self.batch_start > self.batch_size or self.batch_start % micro):
+            yield (
+                f"batch_start={self.batch_start} must be whole micro-batches of {micro} rows, up to "
+                f"train.batch_size={self.batch_size}. Set train.micro_batch=M to a divisor of both."
+            )
+        if self.width_transfer is not None and self.optimizer != "adamw":
+            yield (
+                f"width_transfer={self.width_transfer} follows the rules of AdamW's steps, and "
+                f"train.optimizer={self.optimizer} takes others. Use train.optimizer=adamw."
+            )
+
+
+TRAIN_LISTENS = [
+    Listens(TrainConfig, "lr_end", lambda train: train.schedule != "constant", "schedule=cosine, wsd or linear"),
+    Listens(TrainConfig, "decay", lambda train: train.schedule == "wsd", "schedule=wsd"),
+    Listens(TrainConfig, "decay_shape", lambda train: train.schedule == "wsd", "schedule=wsd"),
+    Listens(TrainConfig, "weight_decay_on", lambda train: train.weight_decay > 0, "weight_decay above 0"),
+]
 
 
 class Recipe(Part):
@@ -118,4 +187,27 @@ class Recipe(Part):
             yield (
                 f"train.sample={train.sample!r} has no effect with task={self.task.kind}: such a model goes on with no "
                 "text. Leave it out."
+            )
+        if self.task.encoder and train.compile == "yes":
+            yield (
+                f"train.compile=yes compiles for one shape of batches, and with task={self.task.kind} each is as "
+                "wide as its longest row. Leave it out."
+            )
+        if train.width_transfer is not None:
+            yield from self._misfits_of_width(train.width_transfer)
+
+    def _misfits_of_width(self, base: int) -> Iterator[str]:
+        """Where the rules of `train.width_transfer` do not hold."""
+        both = (self.model, self.model.encoder)
+        stacks = [stack for stack in both if stack is not None]
+        latent = any(block.attention.kind == "latent" for stack in stacks for block in stack.layers())
+        if latent or any(stack.embed.width is not None for stack in stacks):
+            yield (
+                f"train.width_transfer={base} counts on maps whose inputs all grow with model.d_model, "
+                f"and {'latent attention' if latent else 'model.embed.width'} has one that does not. Leave one out."
+            )
+        if self.tune.init is not None:
+            yield (
+                f"train.width_transfer={base} says how fresh weights start, and those of tune.init={self.tune.init} "
+                "are trained. Leave one out."
             )

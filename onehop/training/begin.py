@@ -20,6 +20,7 @@ from onehop.model.transformer import Transformer
 from onehop.parts.linear import Linear
 from onehop.parts.lora import LowRank, adapt, fresh
 from onehop.text.tokenizer import Tokenizer
+from onehop.training.width import transferred
 from onehop.weights.open import open_model
 
 ADAPTER_SEED = 1  # added to the run's, so that adapters are drawn apart from weights
@@ -65,7 +66,7 @@ def begin(recipe: Recipe, checkpoint: Checkpoint | None, *, device: torch.device
     """The model to train: parameters that need gradients are those that learn."""
     cfg = recipe.tune
     if checkpoint is None:
-        model = build(recipe.model, seed=recipe.train.seed, device=device)
+        model = build(transferred(recipe), seed=recipe.train.seed, device=device)
     else:
         model = _with_config(recipe.model, checkpoint.model)
     if cfg.lora is not None:

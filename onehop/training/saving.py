@@ -1,12 +1,17 @@
 """A run into a checkpoint and back."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from onehop.base.files import sync
 from onehop.parts.lora import adapters_of
 from onehop.training.checkpoints import TENSORS, read_about
+from onehop.training.ema import FOLDER as EMA
+from onehop.training.ema import PREFIX
 from onehop.training.state import (
     Progress,
     beside_of,
@@ -20,6 +25,7 @@ from onehop.training.state import (
 from onehop.training.unchanged import check_same, record
 from onehop.weights.adapter import write_adapter
 from onehop.weights.native import write_native
+from onehop.weights.place import new_files
 from onehop.weights.safetensors_files import SINGLE, read_tensors
 
 if TYPE_CHECKING:
@@ -29,34 +35,66 @@ ADAPTER = "adapter"  # folder of a run's adapters, by PEFT's names
 
 
 def save(t: "Trainer", *, background: bool) -> None:
-    """Write a checkpoint of this moment; background: copy now, and let the trainer's writer do the rest."""
+    """Write a checkpoint of this moment; background: copy now, and let the trainer's writer do the rest.
+
+    The moving average of the weights is a model of its own, in the run's folder `ema`.
+    """
     t.writer.wait()  # at most one copy at a time
     weights = weights_of(t.model, copy=background)
     tensors = moments_of(t.model, t.optimizer, copy=background) | beside_of(t.model, copy=background)
     tensors |= t.generators.tensors() if t.generators is not None else {}
-    adapters = {
-        name: replace(one, down=taken(one.down, background), up=taken(one.up, background))
-        for name, one in adapters_of(t.model).items()
-    }
-    about, told, p = _about(t), t.provenance(), t.progress
+    average = {} if t.average is None else {k: taken(v, background) for k, v in t.average.tensors().items()}
+    averaged = _averaged(t, weights, average)
+    about, p = _about(t), t.progress
+    write_plain, write_adapters = _plain_writer(t), _adapter_writer(t, copy=background)
 
     def write_model(folder: Path) -> None:
-        """The plain model, adapters added to it, and beside it these alone."""
-        options: dict[str, Any] = {"tokenizer": t.tokenizer, "provenance": told, "generation": t.generation()}
-        write_native(t.model, folder, tensors=weights, **options)
-        if adapters:
-            (folder / ADAPTER).mkdir()
-            base = str(t.recipe.tune.init)
-            write_adapter(t.model, folder / ADAPTER, base=base, family=t.family, adapters=adapters)
+        write_plain(folder, weights)
+        write_adapters(folder)
 
     def write() -> None:
         if t.metrics.path.exists():
             sync(t.metrics.path)  # the disk has the lines up to this step before it has the step
-        t.checkpoints.write(p.step, write_model, tensors=tensors, about=about, best_step=p.best_step)
+        t.checkpoints.write(p.step, write_model, tensors=tensors | average, about=about, best_step=p.best_step)
+        if averaged:
+            with new_files(t.out / EMA) as new:
+                write_plain(new, averaged)
 
     t.writer.start(write)
     if not background:
         t.writer.wait()
+
+
+def _plain_writer(t: "Trainer") -> Callable[[Path, Mapping[str, Tensor]], None]:
+    """What writes tensors as the plain model of this moment, to which adapters have been added."""
+    options: dict[str, Any] = {"tokenizer": t.tokenizer, "provenance": t.provenance(), "generation": t.generation()}
+    return lambda folder, tensors: write_native(t.model, folder, tensors=tensors, **options)
+
+
+def _adapter_writer(t: "Trainer", *, copy: bool) -> Callable[[Path], None]:
+    """What writes the adapters of this moment, if there are any, into a folder of their own."""
+    found = {
+        name: replace(one, down=taken(one.down, copy), up=taken(one.up, copy))
+        for name, one in adapters_of(t.model).items()
+    }
+
+    def write(folder: Path) -> None:
+        if found:
+            (folder / ADAPTER).mkdir()
+            base = str(t.recipe.tune.init)
+            write_adapter(t.model, folder / ADAPTER, base=base, family=t.family, adapters=found)
+
+    return write
+
+
+def _averaged(t: "Trainer", weights: Mapping[str, Tensor], average: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The plain model with averaged weights; of adapters their average is added. {} without `train.ema`."""
+    if t.average is None:
+        return {}
+    if not adapters_of(t.model):
+        return {**weights, **{name.removeprefix(PREFIX): value for name, value in average.items()}}
+    with t.average.inside(t.model):
+        return weights_of(t.model, copy=True)
 
 
 def restore(t: "Trainer", *, allow_changes: bool) -> None:
@@ -69,6 +107,10 @@ def restore(t: "Trainer", *, allow_changes: bool) -> None:
     else:
         put_weights(t.model, path / SINGLE)
     put_moments(t.model, t.optimizer, path / TENSORS)
+    if t.average is not None:
+        found = read_tensors(path / TENSORS)
+        for name, value in t.average.tensors().items():
+            value.copy_(found[name])
     t.progress = Progress(**about["progress"])
     t.alarms.restore(about["alarms"])
     if t.scaler is not None and about["scaler"]:

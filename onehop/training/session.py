@@ -104,6 +104,7 @@ class Session:
         self._targets += result.targets
         last = result.step == cfg.steps
         evaluate = last or result.step % cfg.eval_every == 0
+        self._say_remarks()
         for line in t.alarms.lines:
             self.display.say(line)
         if cfg.writes(result.step) or t.alarms.columns:
@@ -111,6 +112,7 @@ class Session:
             row = self._row(result)
             if evaluate:
                 self.val_loss = row["val_loss"] = t.evaluate()
+                row |= {} if (averaged := t.evaluate_average()) is None else {"ema_val_loss": averaged}
             t.metrics.write(row)
             if self.events is not None:
                 self.events.write(row, wall_time=time.time())
@@ -152,6 +154,7 @@ class Session:
         numbers = {"loss": result.loss, "lr": result.lr, "grad_norm": result.grad_norm}
         row: dict[str, Any] = {"step": result.step, "tokens": t.progress.tokens}
         row |= {k: v if np.isfinite(v) else None for k, v in numbers.items()}
+        row |= {} if result.router_entropy is None else {"router_entropy": result.router_entropy}
         more = t.alarms.more_columns(result.loads) if self.cfg.writes(result.step) else {}
         return row | {"tokens_per_s": round(self._rate, 1)} | more | t.alarms.columns
 
@@ -170,6 +173,7 @@ class Session:
         )
         if t.recipe.tune.lora is not None or t.recipe.tune.freeze:
             say(share(t.model))
+        self._say_remarks()
         if any(block.attention.sees == "prefix" for block in t.recipe.model.layers()):
             say("attention.sees=prefix: plain text has no prefixes, so this run trains as if it said causal")
         if self.best_possible is not None and (n_cut := validation_cuts(t)):
@@ -179,6 +183,11 @@ class Session:
             )
         if t.progress.step >= self.cfg.steps > 0:
             say(f"the run is at step {t.progress.step} of train.steps={self.cfg.steps}: raise train.steps to go on")
+
+    def _say_remarks(self) -> None:
+        """What the trainer has found out since it was last asked."""
+        while self.trainer.remarks:
+            self.display.say(self.trainer.remarks.pop(0))
 
     def _show(self, result: StepResult, val_loss: float) -> None:
         """After an evaluation: the curve, a line and a sample."""

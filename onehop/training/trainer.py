@@ -15,13 +15,17 @@ import torch
 from onehop import __version__
 from onehop.base.errors import CheckpointError, ConfigError, OnehopError
 from onehop.base.files import atomic_file, atomic_write
-from onehop.config.recipe import Recipe
+from onehop.config.recipe import Recipe, TrainConfig
 from onehop.config.write import to_toml
 from onehop.data.loader import Batch, joined
 from onehop.data.prepare import remove_others
+from onehop.model.recompute import recompute
 from onehop.training.alarms import Alarms, note_skipped
 from onehop.training.begin import Checkpoint, begin
 from onehop.training.checkpoints import FOLDER, Checkpoints, Writer, remove_leftovers
+from onehop.training.compiled import pick_loss
+from onehop.training.ema import FOLDER as EMA
+from onehop.training.ema import Average
 from onehop.training.evaluate import validation_loss
 from onehop.training.events import FOLDER as EVENTS
 from onehop.training.events import check_tensorboard
@@ -30,9 +34,11 @@ from onehop.training.optimizer import make_optimizer
 from onehop.training.randomness import Generators, has_own_parts
 from onehop.training.report import Metrics, keep_until
 from onehop.training.saving import ADAPTER, restore, save
+from onehop.training.schedule import parts
 from onehop.training.setup import loss_scaler, pick_device, pick_precision, pick_product, repeating
 from onehop.training.state import Progress, frozen_digest
 from onehop.training.step import StepResult, training_step
+from onehop.training.width import start_narrow
 from onehop.weights.adapter import FILES as ADAPTER_FILES
 from onehop.weights.native import PROVENANCE, write_json
 from onehop.weights.safetensors_files import SINGLE
@@ -67,6 +73,7 @@ class Trainer:
     ):
         self.out, self.notify = Path(recipe.out), notify
         self.checkpoints, self.writer = Checkpoints(self.out, keep=recipe.train.keep), Writer()
+        self.remarks: list[str] = []  # what the session has still to say
         _check_out(self.out, resume=resume, fresh=fresh)
         if recipe.train.tensorboard:
             check_tensorboard()
@@ -95,12 +102,23 @@ class Trainer:
         self.family = None if begun is None else begun.family
         self.base = None if self.recipe.tune.lora is None else frozen_digest(self.model)
         pick_product(self.model, self.device)
-        self.optimizer = make_optimizer(self.model, cfg)
+        self._follow(cfg)
         self.scaler = loss_scaler(self.device, self.precision)
         self.generators = Generators(cfg.seed, self.device) if has_own_parts(self.model) else None
         self.alarms, self.progress = Alarms(cfg), Progress()
         self.notes: list[str] = []
         self.restored: Path | None = None
+
+    def _follow(self, cfg: TrainConfig) -> None:
+        """What a model is trained with: width, memory, compiler, optimizer and average, by the recipe."""
+        width = self.recipe.model.d_model
+        if cfg.width_transfer is not None:
+            start_narrow(self.model, cfg.width_transfer, width)
+        recompute(self.model, cfg.recompute)
+        told: dict[str, Any] = {"note": self.notify, "say": self.remarks.append}
+        self.loss_of = pick_loss(cfg, self.device, one_shape=not self.recipe.task.encoder, **told)
+        self.optimizer = make_optimizer(self.model, cfg, width=width)
+        self.average = None if cfg.ema is None else Average(self.model, cfg.ema)
 
     @property
     def context(self) -> int:
@@ -110,39 +128,51 @@ class Trainer:
     def steps(self) -> Iterator[StepResult]:
         """Train, one optimizer step at a time, from where the run stands to `train.steps`."""
         cfg = self.recipe.train
-        parts = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)
         batches = self.loader.batches(self.progress.batches)
         for index in range(self.progress.step, cfg.steps):
             began, p = time.perf_counter(), self.progress
-            micro = [self.placed(next(batches)) for _ in range(parts)]
+            micro = [self.placed(next(batches)) for _ in range(parts(index, cfg))]
             options: dict[str, Any] = {"index": index, "cfg": cfg, "precision": self.precision, "n_skipped": p.skipped}
             options |= {"scaler": self.scaler, "look": self.alarms.look if cfg.writes(index + 1) else None}
+            options["loss_of"] = self.loss_of
             with self._inside():
                 result = training_step(self.model, self.optimizer, micro, **options)
             self.progress = replace(
                 p,
                 step=result.step,
                 tokens=p.tokens + result.targets,
-                batches=p.batches + parts,
+                batches=p.batches + len(micro),
                 seconds=p.seconds + time.perf_counter() - began,
                 skipped=p.skipped + result.skipped,
                 in_a_row=p.in_a_row + 1 if result.skipped else 0,
             )
+            if self.average is not None and not result.skipped:
+                self.average.update(self.model, self.progress.step - self.progress.skipped)
             self._watch(result, micro)
             self.writer.check()
             yield result
 
     def evaluate(self) -> float:
         """Validation loss (nats per target) over the same `train.eval_rows` rows each time."""
-        cfg = self.recipe.train
-        batches = map(self.placed, self.lesson.evaluation())
-        options: dict[str, Any] = {"precision": self.precision, "kernel": cfg.kernel, "notify": self.notify}
-        with self._inside():
-            loss = validation_loss(self.model, batches, **options)
+        loss = self._validation_loss()
         if not math.isfinite(loss):
             raise self._diverged(f"the validation loss after step {self.progress.step} is {loss}")
         self.progress = self.judged(loss)
         return loss
+
+    def evaluate_average(self) -> float | None:
+        """The same of the weights' moving average; None without `train.ema`."""
+        if self.average is None:
+            return None
+        with self.average.inside(self.model):
+            return self._validation_loss()
+
+    def _validation_loss(self) -> float:
+        cfg = self.recipe.train
+        rows = map(self.placed, self.lesson.evaluation())
+        options: dict[str, Any] = {"precision": self.precision, "kernel": cfg.kernel, "chunk": cfg.loss_chunk}
+        with self._inside():
+            return validation_loss(self.model, rows, notify=self.notify, **options)
 
     def judged(self, loss: float) -> Progress:
         """The progress with the validation loss of the weights as they are."""
@@ -183,6 +213,7 @@ class Trainer:
             "step": self.progress.step,
             "best_val_loss": self.progress.best_val_loss,
             "seconds": round(self.progress.seconds, 1),
+            "optimizer": self.optimizer.summary(),
             "versions": {"onehop": __version__, "torch": torch.__version__, "python": platform.python_version()},
             **self.report,
         }
@@ -235,6 +266,7 @@ class Trainer:
                 (self.out / name).unlink(missing_ok=True)
             with suppress(OSError):  # another's files stay, and so does their folder
                 (self.out / ADAPTER).rmdir()
+            shutil.rmtree(self.out / EMA, ignore_errors=True)
             self.checkpoints.remove()
             for file in (self.out / EVENTS).glob("events.out.tfevents.*"):
                 file.unlink()

@@ -26,7 +26,10 @@ IN_THE_TEXT = {
     "data.deduplicate",
 }  # fmt: skip
 # Without these the state does not fit the run, or the rows are others: never. What is left needs a word of the user.
-FIXED = {"text", "base", "train.batch_size", "train.micro_batch", "train.context", "train.seed", "train.optimizer"}
+FIXED = {
+    "text", "base", "train.batch_size", "train.micro_batch", "train.context", "train.seed", "train.optimizer",
+    "train.batch_start", "train.batch_warmup", "train.width_transfer", "train.ema",
+}  # fmt: skip
 FIXED_TABLES = ("model.", "data.", "task.", "tune.")
 TEXT_TABLES = ("data.mixture.",)
 Record = Mapping[str, Any]

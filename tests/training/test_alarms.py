@@ -27,10 +27,10 @@ def lines(folder, name):
 def break_steps(monkeypatch):
     """Make the loss of some steps NaN."""
 
-    def breaking(*steps, file="onehop.training.step.batch_loss"):
-        from onehop.training import step
+    def breaking(*steps):
+        from onehop.training import compiled
 
-        real, calls = step.batch_loss, [0]
+        real, calls = compiled.batch_loss, [0]
 
         def broken(*args, **more):
             loss = real(*args, **more)
@@ -40,7 +40,7 @@ def break_steps(monkeypatch):
                 loss.surprise.register_hook(lambda gradient: gradient * math.nan)
             return loss
 
-        monkeypatch.setattr(step, "batch_loss", broken)
+        monkeypatch.setattr(compiled, "batch_loss", broken)
 
     return breaking
 

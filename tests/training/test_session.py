@@ -54,6 +54,14 @@ def test_a_run_leaves_metrics_samples_a_curve_and_a_model(tmp_path):
     assert "trained 6 steps" in text
 
 
+def test_a_run_without_a_compiler_says_so_and_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("onehop.training.compiled.no_compiler", lambda device: "there is none here")
+    console = told()
+    run = onehop.train(recipe(tmp_path, steps=2, compile="yes"), console=console)
+    assert run.step == 2
+    assert console.file.getvalue().count("not compiled: there is none here") == 1
+
+
 def test_the_loss_of_a_fresh_model_is_that_of_guessing(tmp_path):
     """ln V, give or take the size of fresh logits (init_std · √width = 0.08)."""
     first = next(onehop.steps(recipe(tmp_path)))

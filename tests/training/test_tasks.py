@@ -30,6 +30,7 @@ MODELS = {
     "masked": {"attention": SEES},
 }
 MODELS["spans"] = MODELS["pairs"]
+NARROW = {**MODELS["pairs"]["encoder"], "embed": {"width": 8}, "share_embedding": False}
 
 
 def pairs(folder, n=120):
@@ -133,6 +134,31 @@ def test_joined_documents_are_seen_by_who_fills_in_masked_tokens(tmp_path):
     assert found[0][2] == found[1][2]
     assert found[0][0] != found[1][0]
     assert found[0][1] != found[1][1]
+
+
+@pytest.mark.parametrize("task", ["pairs", "masked"])
+@pytest.mark.parametrize("way", [{"loss_chunk": 8}, {"recompute": "block"}, {"recompute": "selective"}])
+def test_memory_is_saved_without_another_result(tmp_path, task, way):
+    found = []
+    for own in ({}, way):
+        trainer = Trainer(recipe(tmp_path, task, steps=3, **own), fresh=True)
+        found.append([result.loss for result in trainer.steps()] + [trainer.evaluate()])
+    assert found[1] == pytest.approx(found[0], rel=1e-5)  # chunks are float32 sums in another order
+
+
+@pytest.mark.parametrize("own", [{"width_transfer": 8}, {"optimizer": "muon"}, {"ema": 0.9, "z_loss": 1e-2}])
+def test_encoder_decoders_are_resumed_with_every_way_to_move_them_bit_for_bit(tmp_path, own):
+    options = {"steps": 6, "micro_batch": 2, "batch_start": 4, "batch_warmup": 4, **own}
+    whole = Trainer(recipe(tmp_path, "pairs", **options))
+    losses = [result.loss for result in whole.steps()]
+    half = Trainer(recipe(tmp_path, "pairs", **options), fresh=True)
+    head = [result.loss for _, result in zip(range(3), half.steps(), strict=False)]
+    half.save()
+    again = Trainer(recipe(tmp_path, "pairs", **options), resume=True)
+    assert head + [result.loss for result in again.steps()] == losses
+    if "ema" in own:
+        again.save()
+        assert onehop.load(again.out / "ema").start_id == again.lesson.borders.start
 
 
 @pytest.mark.parametrize("task", ["pairs", "spans", "masked"])
@@ -240,6 +266,9 @@ def test_pairs_that_do_not_fit_into_a_row_are_left_out_and_counted(tmp_path):
         ("masked", {"data": {"tokenizer": "characters", "vocab_size": 1024}}, ConfigError, "no begin, end and mask"),
         ("pairs", {"data": {"text_field": "story"}}, ConfigError, "data.text_field has no effect with task=pairs"),
         ("pairs", {"data": {"documents": "joined"}}, ConfigError, "data.documents has no effect with task=pairs"),
+        ("pairs", {"compile": "yes"}, ConfigError, "train.compile=yes compiles for one shape .*task=pairs"),
+        ("pairs", {"width_transfer": 16, "model": {"encoder": NARROW}},
+         ConfigError, "train.width_transfer=16 counts on maps"),
         ("spans", {"data": {"documents": "joined"}}, ConfigError, "data.documents has no effect with task=spans"),
         ({"kind": "masked", "as_mask": 0.9, "as_random": 0.2}, {}, ConfigError, "task.as_mask=0.9 and .*at most"),
         ({"kind": "spans", "rate": 0.5, "mean_span": 1.0}, {"model": {**MODELS["spans"], "max_len": 512}},

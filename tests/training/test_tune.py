@@ -155,6 +155,31 @@ def test_a_checkpoint_of_adapters_is_of_its_moment_though_training_goes_on_while
     assert not all(torch.equal(up, moments[4][name]) for name, up in moments[2].items())
 
 
+@pytest.mark.parametrize("own", [["train.recompute=block"], ["train.optimizer=muon"], ["train.ema=0.5"]])
+def test_adapters_learn_by_every_way_and_are_taken_up_again(tmp_path, base, own):
+    words = ["tune.lora.rank=2", "train.steps=6", *own]
+    whole = Trainer(tuned(tmp_path, base, *words))
+    losses = [result.loss for result in whole.steps()]
+    first = Trainer(tuned(tmp_path, base, *words), fresh=True)
+    head = [result.loss for _, result in zip(range(3), first.steps(), strict=False)]
+    first.save()
+    again = Trainer(tuned(tmp_path, base, *words), resume=True)
+    assert head + [result.loss for result in again.steps()] == losses
+
+
+def test_the_average_of_adapters_is_saved_added_to_their_base(tmp_path, base):
+    trainer = Trainer(tuned(tmp_path, base, "tune.lora.rank=2", "train.steps=6", "train.ema=0.5"))
+    list(trainer.steps())
+    trainer.save()
+    inputs = torch.arange(20).unsqueeze(0)
+    with torch.no_grad(), trainer.average.inside(trainer.model):
+        wanted = trainer.model.eval()(inputs)
+    averaged = onehop.load(trainer.out / "ema").model(inputs)
+    # float32: an adapter's sum is taken before or after the product
+    torch.testing.assert_close(averaged, wanted, rtol=0, atol=1e-5)
+    assert not torch.allclose(averaged, onehop.load(trainer.out).model(inputs), rtol=0, atol=1e-4)
+
+
 def test_damaged_adapters_are_a_damaged_checkpoint_and_fresh_forgets_them(tmp_path, base):
     words = ["tune.lora.rank=2", "train.steps=4"]
     run = Trainer(tuned(tmp_path, base, *words))
@@ -221,6 +246,7 @@ def test_a_pooled_model_is_trained_on(tmp_path, base):
         (["task.template=none"], "no chat template. Set task.template=FILE"),
         (["task.template=nowhere.jinja"], "task.template=nowhere.jinja cannot be read"),
         (["data.packing=stream"], "data.packing has no effect with task=chat"),
+        (["train.width_transfer=8"], "train.width_transfer=8 says how fresh weights start, and those of tune.init="),
         (["data.documents=joined"], "data.documents has no effect with task=chat"),
         (["tune.init=nowhere"], "nowhere is no folder"),
     ],

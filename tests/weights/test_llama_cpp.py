@@ -9,6 +9,7 @@ import torch
 import onehop
 from onehop.formats.gguf import ARCHITECTURES
 from onehop.lm import LanguageModel
+from onehop.lm.convert import convert
 from onehop.weights import save_gguf
 from tests.gguf_models import CASES
 from tests.text.small_tokenizers import HARD_TEXTS, byte_fallback
@@ -18,6 +19,7 @@ llama_cpp = pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.slow
 
 N = 24  # tokens
+STORIES = Path(__file__).parents[3] / "shared" / "models" / "stories260K"
 TEXT = Path(__file__).parents[2] / "docs" / "textbook.md"  # English prose
 # Sums of float32 numbers in another order, and exp, tanh and cos by their own tables: 2^-11 relative at logits of a few
 # units. Gelu is looked up there in a table of half precision, and is the tanh form for every architecture.
@@ -75,6 +77,24 @@ def test_the_tokenizer_gives_the_same_ids_there_and_greedy_text_is_the_same(tmp_
         greedy(theirs, lm.encode("the on"), 16)
         == lm.generate("the on", temperature=0.0, max_new_tokens=16)[0].token_ids
     )
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-4), ("float16", 0.05), ("bfloat16", 0.3), ("q8_0", 1.0)])
+def test_a_trained_model_tells_its_story_there_in_every_type(tmp_path, dtype, atol):
+    """Logits up to 22; with weights of fewer bits they round what they multiply too, to 11, 8 and 7 bits."""
+    if not STORIES.is_dir():
+        pytest.skip("the trained model is not beside this checkout")
+    convert(STORIES, tmp_path / "a.gguf", dtype=dtype)
+    lm, theirs = onehop.load(tmp_path / "a.gguf", dtype="float32"), opened(tmp_path / "a.gguf", n_ctx=256)
+    ids = lm.encode("Once upon a time")
+    told = lm.generate([ids], temperature=0.0, max_new_tokens=100)[0].token_ids
+    assert greedy(theirs, ids, 40) == told[:40]
+    theirs.reset()
+    theirs.eval([*ids, *told])
+    with torch.no_grad():
+        ours = lm.model(torch.tensor([[*ids, *told]]))[0]
+    other = torch.from_numpy(np.array(theirs.scores[: len(ours)], dtype=np.float32))
+    torch.testing.assert_close(other, ours, rtol=0, atol=atol)
 
 
 @pytest.mark.real_model
