@@ -1,0 +1,1 @@
+"""Floor 2: what a model costs, as arithmetic on its config. No torch."""
