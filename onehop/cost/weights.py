@@ -4,7 +4,7 @@ The rows are those of the built model's `named_parameters`, name by name and sha
 over random configs. What a part of the user's own has is asked of its config (`own.py`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
@@ -227,6 +227,6 @@ def _linear(
 
 def _own(name: str, cfg: Any, given: Any, *, part: str, what: str) -> Weight:
     """All parameters of a part of the user's own, as one row."""
-    count: int | Callable[..., int] = own_count(cfg, "parameters", given)
-    missing = None if count is not UNKNOWN else f"{what} {cfg.kind}: its parameters"
-    return Weight(f"{name}.*", (0 if count is UNKNOWN else int(count),), part, missing=missing)  # type: ignore[arg-type]
+    count = own_count(cfg, "parameters", given)
+    missing = f"{what} {cfg.kind}: its parameters" if count is UNKNOWN else None
+    return Weight(f"{name}.*", (int(count or 0),), part, missing=missing)
