@@ -61,7 +61,7 @@ class TrainingPlan:
 def training(config: ModelConfig, weights: Sequence[Weight], plan: TrainingPlan) -> Training:
     """The peak of one optimizer step."""
     run, total = plan.run, sum(w.size for w in weights)
-    layers = list(_layers(config, weights, run))
+    layers = list(layers_kept(config, weights, run))
     blocks = [sum(s.kept for s in layer) for layer in layers]
     stream = WIDE * config.d_model * run.tokens
     kept = stream * len(layers) if plan.checkpoint else sum(blocks)
@@ -100,7 +100,7 @@ def training(config: ModelConfig, weights: Sequence[Weight], plan: TrainingPlan)
     )
 
 
-def _layers(config: ModelConfig, weights: Sequence[Weight], run: Run) -> list[list[Sublayer]]:
+def layers_kept(config: ModelConfig, weights: Sequence[Weight], run: Run) -> list[list[Sublayer]]:
     """The sublayers of each layer, those of an encoder first; equal blocks are worked out once."""
     out: list[list[Sublayer]] = []
     run = replace(run, drops_weights=config.dropout.attention > 0, drops_stream=config.dropout.residual > 0)
