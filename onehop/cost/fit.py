@@ -54,9 +54,11 @@ def fit(points: Points, *, resamples: int = 100, seed: int = 0) -> Fit:
         again = Points(points.n[chosen], points.d[chosen], points.loss[chosen])
         near = _minimise(best[None], again)
         resampled.append(_constants(near[0]))
-    low, high = np.percentile(np.array(resampled), [2.5, 97.5], axis=0) if resamples else (None, None)
-    names = ("e", "a", "b", "alpha", "beta")
-    intervals = {} if low is None else {name: (float(low[i]), float(high[i])) for i, name in enumerate(names)}
+    intervals: dict[str, tuple[float, float]] = {}
+    if resampled:
+        low, high = np.percentile(np.array(resampled), [2.5, 97.5], axis=0)
+        names = ("e", "a", "b", "alpha", "beta")
+        intervals = {name: (float(low[i]), float(high[i])) for i, name in enumerate(names)}
     e, a, b, alpha, beta = map(float, _constants(best))
     law = Law("fitted", e, a, b, alpha, beta, f"{len(points.n)} points of your own")
     missed = np.log(points.loss) - _predicted(best[None], points)[0][0]

@@ -7,7 +7,7 @@ sublayer by sublayer: gradients appear while what was kept goes.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from onehop.config.model import BlockConfig, ModelConfig
+from onehop.config.model import ModelConfig
 from onehop.cost.activations import WIDE, Run, Sublayer, sublayers
 from onehop.cost.weights import Weight
 
@@ -105,14 +105,14 @@ def layers_kept(config: ModelConfig, weights: Sequence[Weight], run: Run) -> lis
     out: list[list[Sublayer]] = []
     run = replace(run, drops_weights=config.dropout.attention > 0, drops_stream=config.dropout.residual > 0)
     for stack, encoder in ((config.encoder, True), (config, False)):
-        done: dict[BlockConfig, list[Sublayer]] = {}
+        done: dict[str, list[Sublayer]] = {}
         for i, block in enumerate(stack.layers() if stack is not None else ()):
-            if block not in done:
+            if block.name not in done:
                 own = [w for w in weights if w.layer == i and w.encoder == encoder]
                 names = [w.name.removeprefix("encoder.") for w in own]
                 renamed = [Weight(n, w.shape, w.part, w.rows) for n, w in zip(names, own, strict=True)]
-                done[block] = list(sublayers(config.d_model, block, renamed, run))
-            out.append(done[block])
+                done[block.name] = list(sublayers(config.d_model, block, renamed, run))
+            out.append(done[block.name])
     return out
 
 

@@ -18,7 +18,7 @@ from onehop.cost.kv_cache import kv_cache
 from onehop.cost.memory import layers_kept
 from onehop.cost.numbers import bytes_per_weight
 from onehop.cost.serving import InferencePlan
-from onehop.cost.traffic import attention_bytes
+from onehop.cost.traffic import least_bytes
 from onehop.cost.weights import Weight
 
 ADAMW_BYTES = 28  # per parameter, in float32: p, gradient and two moments read, p and moments written
@@ -77,7 +77,7 @@ class Work:
         tokens = plan.batch * plan.context
         flops = forward(self.config, self.weights, Pass(plan.context, logits=1, source=plan.source))
         size = bytes_per_weight(plan.dtype)
-        moved = plan.batch * attention_bytes(self.config, plan.context, bytes_per_weight(plan.computes))[1]
+        moved = plan.batch * least_bytes(self.config, plan.context, bytes_per_weight(plan.computes))
         found = self._bound(tokens, plan.batch * flops.seen, size * self._met(tokens) + moved, plan.dtype)
         pace = self.device.pace
         if pace is None:

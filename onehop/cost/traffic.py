@@ -74,3 +74,9 @@ def attention_bytes(config: ModelConfig, length: int, size: float) -> tuple[floa
     """Bytes that all layers' attention moves for one text of `length` tokens: by definition, and by tiles."""
     shapes = [Shape.of(block.attention, length, size) for block in config.layers()]
     return sum(map(plain_bytes, shapes)), sum(map(tiled_bytes, shapes))
+
+
+def least_bytes(config: ModelConfig, length: int, size: float) -> float:
+    """Bytes that no attention can do without: q, k, v and the output once (a large cache serves tiles again)."""
+    shapes = [Shape.of(block.attention, length, size) for block in config.layers()]
+    return sum(s.size * 2 * (s.n_heads + s.n_kv_heads) * s.d_head * s.length for s in shapes)
