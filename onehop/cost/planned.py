@@ -44,14 +44,14 @@ class Asked:
         for name in ("context", "batch", "train_rows", "train_context", "micro_batches", "loss_chunk", "tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigError(f"{name.replace('_', '-')}={value}: needs 1 or more.")
+                raise ConfigError(f"{name}={value}: needs 1 or more.")
         bytes_per_weight(self.dtype)
         if self.precision not in ("float32", "bfloat16"):
             raise ConfigError(f"precision={self.precision!r}: training is in float32 or bfloat16. Use one of them.")
         if self.optimizer not in ("adamw", "muon"):
             raise ConfigError(f"optimizer={self.optimizer!r} does not exist. Use adamw or muon.")
         if self.recompute not in ("none", "block"):
-            raise ConfigError(f"recompute={self.recompute!r}: the planner knows none and block. Use one of them.")
+            raise ConfigError(f"train.recompute={self.recompute}: the planner knows none and block. Use one of them.")
 
 
 def plan(config: ModelConfig | str) -> "Plan":
@@ -136,10 +136,12 @@ class Plan:
             "memory": self._memory_dict(asked, on_cpu),
             "loss": [asdict(o) for o in for_model(self.parameters.active, self.parameters.non_embedding, asked.tokens)],
             "asked": {**asdict(asked), "context": context, "train_context": self._train_context(asked)},
+            "vocab_size": self.config.need_vocab(),
             "missing": self.missing(),
         }
         if device is not None:
-            out["time"] = _time_dict(self.times(device, asked))
+            if device.flops:
+                out["time"] = _time_dict(self.times(device, asked))
             out["device"] = {key: getattr(device, key) for key in ("name", "memory", "bandwidth", "source")}
             out["fits"] = {
                 "inference": self.inference_memory(asked, on_cpu=on_cpu).total <= device.memory,

@@ -1,0 +1,215 @@
+"""From what a user calls MODEL to a config: preset, recipe, folder, file or hub name. No weights are read."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onehop.base.errors import CheckpointError, ConfigError, OnehopError, did_you_mean
+from onehop.base.shipped import shipped, shipped_names
+from onehop.config.model import ModelConfig
+from onehop.config.named import presets
+from onehop.config.overrides import as_layer
+from onehop.config.own import load_own
+from onehop.config.presets import PRESETS
+from onehop.config.raw import merge_stacks
+from onehop.config.read import model_from_dict, read
+from onehop.config.recipe import Recipe, TrainConfig
+from onehop.formats.folder import CONFIG, GGUF, Described, describe, read_json
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
+RECIPE = "recipe.toml"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A config, where it came from, and what its source says beside it: how it is trained, bytes of stored weights."""
+
+    config: ModelConfig
+    name: str
+    kind: str
+    trained: dict[str, Any] = field(default_factory=dict)  # fields of Asked
+    stored: float | None = None
+    dtype: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def source(model: str, keys: Sequence[str] = (), *, parts: Sequence[str | Path] = ()) -> Source:
+    """What MODEL is, under overrides `keys` ('model.n_layers=8'). Raises OnehopError naming the near miss."""
+    for part in parts:
+        load_own(part)
+    path = Path(model)
+    if model in presets:
+        note = (f"the recipe {model} is another thing: plan runs/{model}.toml",) if shipped("runs", model) else ()
+        table, trained = _keys(keys)
+        config = ModelConfig.model_validate(
+            merge_stacks([dict(PRESETS[model]), table]) if table else dict(PRESETS[model])
+        )
+        return Source(config, model, "preset", trained, notes=note)
+    own = None if path.exists() else shipped("models", model)
+    if path.suffix == ".toml" or (own is None and shipped("runs", model) is not None and not path.exists()):
+        return _recipe(model, keys)
+    if path.suffix == ".json" and path.is_file():
+        return _json(path, keys, parts)
+    if path.is_dir() or path.suffix == GGUF:
+        return _described(describe(_one_file(path), parts=parts), keys, str(path))
+    if own is not None:
+        return _described(describe(own, parts=parts), keys, model)
+    if HUB_NAME.fullmatch(model):
+        return _hub(model, keys)
+    known = {*presets, *shipped_names("runs"), *shipped_names("models")}
+    raise ConfigError(
+        f"{model} is no preset, recipe, folder, file or hub name like 'org/model'. {did_you_mean(model, known)}"
+    )
+
+
+def _keys(keys: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Overrides of a model that no recipe is around: a table of `model`, and from those of `train` fields of Asked."""
+    layer = as_layer(keys)
+    for word in layer:
+        if word not in ("model", "train"):
+            raise ConfigError(f"{word}.… decides nothing that is planned here. Keys begin with model. or train.")
+    for word, table in layer.items():
+        if not isinstance(table, dict):
+            raise ConfigError(f"{word}={table!r}: needs a key below it, for example model.n_layers=8")
+    trained = {}
+    if "train" in layer:
+        given = layer["train"]
+        found = TrainConfig.model_validate({"steps": 0, "batch_size": given.get("micro_batch", 1), **given})
+        trained = _training(found, found.context)
+    return layer.get("model", {}), trained
+
+
+def _overridden(config: ModelConfig, table: dict[str, Any]) -> ModelConfig:
+    return ModelConfig.model_validate(merge_stacks([config.model_dump(), table])) if table else config
+
+
+def _recipe(model: str, keys: Sequence[str]) -> Source:
+    recipe = read(model, keys).recipe
+    notes = []
+    config = recipe.model
+    if config.vocab_size is None:
+        size, why = _vocabulary(recipe)
+        config = config.with_vocab(size)
+        notes.append(f"vocab_size={size}: {why}")
+    trained = _training(recipe.train, recipe.train.context or recipe.model.max_len)
+    return Source(config, model, "recipe", trained, notes=tuple(notes))
+
+
+def _vocabulary(recipe: Recipe) -> tuple[int, str]:
+    """How many ids the recipe's tokenizer will have, and how that is known."""
+    data = recipe.data
+    if data.tokenizer == "bpe":
+        return data.vocab_size, "data.vocab_size, which a trained bpe may fall short of"
+    file = Path(data.tokenizer)
+    if file.is_file():
+        found = read_json(file)
+        model = found.get("model", {})
+        added = [row.get("id", -1) for row in found.get("added_tokens", [])]
+        return max(len(model.get("vocab", ())), *(n + 1 for n in added), 1), f"the ids of {file}"
+    raise ConfigError(
+        f"data.tokenizer={data.tokenizer} gives as many ids as the text has characters. Add model.vocab_size=…, "
+        "for example 100."
+    )
+
+
+def _training(train: TrainConfig, context: int | None) -> dict[str, Any]:
+    """How a recipe trains, as fields of Asked; without steps it says nothing about tokens."""
+    rows = train.micro_batch or train.batch_size
+    out: dict[str, Any] = {"train_rows": rows, "train_context": context, "micro_batches": train.batch_size // rows}
+    out["optimizer"] = train.optimizer
+    if train.steps and context is not None:
+        out["tokens"] = train.steps * train.batch_size * context
+    if train.precision != "auto":
+        out["precision"] = train.precision
+    for key in ("recompute", "loss_chunk"):
+        if key in TrainConfig.model_fields:
+            out[key] = getattr(train, key)
+    return out
+
+
+def _json(file: Path, keys: Sequence[str], parts: Sequence[str | Path]) -> Source:
+    """A config.json of Hugging Face or of onehop, under any name; or a recipe."""
+    from onehop.formats.family import read_config
+
+    raw = read_json(file)
+    if "model" in raw and "model_type" not in raw:
+        return _recipe(str(file), keys)
+    try:
+        own = "model_type" not in raw and "d_model" in raw
+        config = model_from_dict(raw, parts=parts) if own else read_config(raw)
+    except OnehopError as error:
+        raise type(error)(f"{file}: {error}") from error
+    table, trained = _keys(keys)
+    return Source(_overridden(config, table), str(file), "config", trained, dtype=_dtype(raw))
+
+
+def _dtype(raw: dict[str, Any]) -> str | None:
+    """The type of numbers that a config.json names."""
+    found = raw.get("dtype") or raw.get("torch_dtype")
+    return found if found in ("float32", "bfloat16", "float16") else None
+
+
+def _one_file(path: Path) -> Path:
+    """The GGUF file of a folder without a config.json; the path itself otherwise."""
+    if not path.is_dir() or (path / CONFIG).is_file():
+        return path
+    files = sorted(path.glob(f"*{GGUF}"))
+    if len(files) > 1:
+        raise CheckpointError(f"{path} holds several GGUF files: {', '.join(f.name for f in files)}. Name one.")
+    return files[0] if files else path
+
+
+def _described(found: Described, keys: Sequence[str], name: str) -> Source:
+    table, asked = _keys(keys)
+    config = _overridden(found.config, table)
+    stored = None
+    if found.header is not None and not table:
+        stored = float(sum(place.nbytes for place in found.header.tensors.values()))
+    trained: dict[str, Any] = {}
+    recipe = found.folder / RECIPE
+    if found.kind == "onehop" and recipe.is_file():
+        try:
+            run = read(recipe).recipe
+            trained = _training(run.train, run.train.context or run.model.max_len)
+        except OnehopError:
+            trained = {}  # a recipe of an older version says nothing about the model
+    return Source(config, name, found.kind, {**trained, **asked}, stored, _dtype(found.raw))
+
+
+def _hub(model: str, keys: Sequence[str]) -> Source:
+    """The config of a model on the hub: that one file, from the local cache or fetched."""
+    import huggingface_hub.utils
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    name, _, revision = model.partition("@")
+    huggingface_hub.utils.logging.set_verbosity_error()  # a refusal is one line, and not its retries
+    try:
+        file = Path(huggingface_hub.hf_hub_download(name, CONFIG, revision=revision or None))
+    except GatedRepoError:
+        reason = "its owner asks you to agree to terms on its page and to log in (hf auth login)"
+    except RepositoryNotFoundError:
+        reason = "the hub has no such model, or it is private (hf auth login)"
+    except LocalEntryNotFoundError:
+        reason = "it is not in the local cache and the hub cannot be reached. Go online once"
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
+    else:
+        found = _json(file, keys, ())
+        return replace(found, name=model, kind="hub")
+    raise CheckpointError(
+        f"{model} is no folder here, and as a hub name its config cannot be fetched: {reason}. Or give a config.json."
+    )
+
+
+def machine_file(path: Path) -> dict[str, Any] | None:
+    """What was measured of this machine, or None where nothing was. Raises ConfigError for a damaged file."""
+    if not path.is_file():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{path} is damaged ({error}). Repeat onehop plan --measure.") from error
+    return found
