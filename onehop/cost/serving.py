@@ -126,8 +126,8 @@ def _tables(config: ModelConfig, rows: int, columns: int, prompt: int) -> float:
     found = {(b.attention.position, b.attention.d_head) for b in config.layers()}
     total = sum(2.0 * WIDE * columns * (p.width or d) for p, d in found if isinstance(p, RopeConfig))
     rings = {b.attention for b in config.layers() if b.attention.window is not None and b.attention.window < prompt}
-    for window in {a.window for a in rings}:
-        total += rows * columns * (columns + slots(next(a for a in rings if a.window == window), prompt))
+    for keys in {columns + slots(a, prompt) for a in rings}:
+        total += rows * columns * keys if columns * keys <= MASK else 0  # tiles lay out no mask
     biased = [b.attention.n_heads for b in config.layers() if b.attention.position.kind == "alibi"]
     if biased and columns**2 <= MASK:
         total += WIDE * max(biased) * columns**2
