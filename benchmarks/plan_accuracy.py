@@ -106,7 +106,8 @@ def main() -> None:
     if not asked.part or "time" in asked.part:
         found["time"] = timed(rounds=asked.rounds, small=asked.small)
     for kind in ("training", "inference"):
-        print(f"{kind}: worst error {max(abs(row['error']) for row in found.get(kind, [])):.2%}")
+        if kind in found:
+            print(f"{kind}: worst error {max(abs(row['error']) for row in found[kind]):.2%}")
     if "time" in found:
         for row in found["time"]["rows"]:
             speeds = f"{row['measured']:9.1f} tokens/s, predicted {row['predicted']:9.1f}, {row['error']:+.0%}"

@@ -92,9 +92,9 @@ def _changes(config: ModelConfig, asked: Asked) -> Iterator[Change]:
         yield "8 experts, 2 of them active, for the same FLOPs", lambda: (_as_moe(config), asked)
     if any(isinstance(block.ffn, MoEConfig) for block in config.blocks):
         yield "one expert's worth of each token's FLOPs, dense", lambda: (_as_dense(config), asked)
-    yield "twice as deep, as many parameters in blocks", lambda: (_reshaped(config, 2.0), asked)
+    yield "twice as deep, as many parameters in blocks", lambda: (reshaped(config, 2.0), asked)
     if config.n_layers >= 2 * len(config.pattern):
-        yield "half as deep, as many parameters in blocks", lambda: (_reshaped(config, 0.5), asked)
+        yield "half as deep, as many parameters in blocks", lambda: (reshaped(config, 0.5), asked)
     context = asked.context or config.max_len
     longer = replace(asked, context=2 * context)
     yield "twice the context", lambda: (changed(config, {"max_len": max(config.max_len, 2 * context)}), longer)
@@ -155,7 +155,7 @@ def _as_dense(config: ModelConfig) -> ModelConfig:
     return _with_blocks(config, wanted)
 
 
-def _reshaped(config: ModelConfig, depth: float) -> ModelConfig:
+def reshaped(config: ModelConfig, depth: float) -> ModelConfig:
     """`depth` times the layers, widths smaller by its root, and feed-forwards so wide that parameters agree.
 
     Embeddings are left out of the comparison, as a law for the shape has it (Kaplan et al. 2020, section 3.1).
