@@ -1,19 +1,15 @@
 """What `onehop plan --measure` measures, and where it is kept: this machine's rates at onehop's own work."""
 
-import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onehop.base.files import atomic_write
-from onehop.cli.plan_place import place
 from onehop.config.model import ModelConfig
 from onehop.config.recipe import TrainConfig
-from onehop.cost.devices import Device, Pace, to_dict
+from onehop.cost.devices import Device, Pace
 from onehop.data.loader import Batch
 from onehop.generate.engine import Engine
 from onehop.machine.here import Machine
@@ -44,7 +40,7 @@ def measure(machine: Machine, *, bench: Bench, report: Callable[[str], None], sm
     for dtype in dtypes:
         name = str(dtype).removeprefix("torch.")
         report(f"products and attention in {name}")
-        linear[name] = linear_rates(bench, dtype, _prepared, width=1024 // small)
+        linear[name] = linear_rates(bench, dtype, _prepared, width=1024 // small, nbytes=(1 << 27) // small**2)
         trained[name] = trained_rates(bench, partial(_product, dtype), width=512 // small)
         flops[name] = max(peak(bench, dtype, width=2048 // small), *linear[name].values(), *trained[name].values())
         forward[name], backward[name] = attention_rates(bench, dtype, attend, length=512 // small)
@@ -102,11 +98,3 @@ def _training_layer(bench: Bench, dtype: torch.dtype) -> float:
     )
     step = partial(training_step, model, optimizer, [batch], index=0, cfg=cfg, precision=torch_dtype(dtype))
     return bench.seconds(step) / LAYERS
-
-
-def keep(device: Device) -> Path:
-    """Write a measurement down."""
-    file = place()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(file, json.dumps(to_dict(device), indent=1) + "\n")
-    return file

@@ -11,8 +11,7 @@ from onehop.cli import plan_options as o
 from onehop.cli.common import Json, beside, machines, new_app, people
 from onehop.cli.options import Parts
 from onehop.cli.plan_budget import budget_flops, points_of
-from onehop.cli.plan_place import place
-from onehop.cli.plan_source import Source, machine_file, source
+from onehop.cli.plan_source import Source, source
 from onehop.cli.plan_tables import (
     seconds,
     sheet,
@@ -26,10 +25,11 @@ from onehop.cli.plan_tables import (
 from onehop.config.model import ModelConfig
 from onehop.config.named import presets
 from onehop.cost.advice import for_inference, for_training, what_fits
-from onehop.cost.devices import DEVICES, Device, device, from_dict
+from onehop.cost.devices import DEVICES, Device, device, from_dict, to_dict
 from onehop.cost.planned import Asked, Plan
 from onehop.cost.scaling import DEFAULT, Law, for_budget, for_serving, law, spread
 from onehop.cost.what_if import Figures, figures, what_ifs
+from onehop.machine import kept
 from onehop.machine.here import here
 
 app = new_app()
@@ -101,7 +101,7 @@ def _where(name: str | None) -> Device:
     """The device that is asked about: one of the table, or this machine, with what was measured of it."""
     if name is not None:
         return device(name)
-    measured = machine_file(place())
+    measured = kept.load()
     if measured is not None:
         return from_dict(measured)
     found = here(cards=False)
@@ -147,11 +147,11 @@ def _steps(advice: Any) -> dict[str, Any]:
 
 
 def _measure(json: bool) -> int:
-    from onehop.cli.measure import keep, measure  # torch loads only when there is something to measure
+    from onehop.cli.measure import measure  # torch loads only when there is something to measure
     from onehop.machine.measure import Bench
 
     found = measure(here(cards=False), bench=Bench(), report=beside(json))
-    file = keep(found)
+    file = kept.keep(to_dict(found))
     _show_device(found, people(json).print)
     people(json).print(f"kept in {file}; onehop plan MODEL now tells times", markup=False, soft_wrap=True)
     if json:

@@ -1,6 +1,5 @@
 """From what a user calls MODEL to a config: preset, recipe, folder, file or hub name. No weights are read."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from onehop.config.presets import PRESETS
 from onehop.config.raw import merge_stacks
 from onehop.config.read import model_from_dict, read
 from onehop.config.recipe import Recipe, TrainConfig
+from onehop.cost.account import wishes
 from onehop.formats.folder import CONFIG, GGUF, Described, describe, read_json
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
@@ -78,7 +78,7 @@ def _keys(keys: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     if "train" in layer:
         given = layer["train"]
         found = TrainConfig.model_validate({"steps": 0, "batch_size": given.get("micro_batch", 1), **given})
-        trained = _training(found, found.context)
+        trained = wishes(found, found.context)
     return layer.get("model", {}), trained
 
 
@@ -94,7 +94,7 @@ def _recipe(model: str, keys: Sequence[str]) -> Source:
         size, why = _vocabulary(recipe)
         config = config.with_vocab(size)
         notes.append(f"vocab_size={size}: {why}")
-    trained = _training(recipe.train, recipe.train.context or recipe.model.max_len)
+    trained = wishes(recipe.train, recipe.train.context or recipe.model.max_len, packed=True)
     return Source(config, model, "recipe", trained, notes=tuple(notes))
 
 
@@ -113,21 +113,6 @@ def _vocabulary(recipe: Recipe) -> tuple[int, str]:
         f"data.tokenizer={data.tokenizer} gives as many ids as the text has characters. Add model.vocab_size=…, "
         "for example 100."
     )
-
-
-def _training(train: TrainConfig, context: int | None) -> dict[str, Any]:
-    """How a recipe trains, as fields of Asked; without steps it says nothing about tokens."""
-    rows = train.micro_batch or train.batch_size
-    out: dict[str, Any] = {"train_rows": rows, "train_context": context, "micro_batches": train.batch_size // rows}
-    out["optimizer"] = train.optimizer
-    if train.steps and context is not None:
-        out["tokens"] = train.steps * train.batch_size * context
-    if train.precision != "auto":
-        out["precision"] = train.precision
-    for key in ("recompute", "loss_chunk"):
-        if key in TrainConfig.model_fields:
-            out[key] = getattr(train, key)
-    return out
 
 
 def _json(file: Path, keys: Sequence[str], parts: Sequence[str | Path]) -> Source:
@@ -173,7 +158,7 @@ def _described(found: Described, keys: Sequence[str], name: str) -> Source:
     if found.kind == "onehop" and recipe.is_file():
         try:
             run = read(recipe).recipe
-            trained = _training(run.train, run.train.context or run.model.max_len)
+            trained = wishes(run.train, run.train.context or run.model.max_len, packed=True)
         except OnehopError:
             trained = {}  # a recipe of an older version says nothing about the model
     return Source(config, name, found.kind, {**trained, **asked}, stored, _dtype(found.raw))
@@ -202,14 +187,3 @@ def _hub(model: str, keys: Sequence[str]) -> Source:
     raise CheckpointError(
         f"{model} is no folder here, and as a hub name its config cannot be fetched: {reason}. Or give a config.json."
     )
-
-
-def machine_file(path: Path) -> dict[str, Any] | None:
-    """What was measured of this machine, or None where nothing was. Raises ConfigError for a damaged file."""
-    if not path.is_file():
-        return None
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"{path} is damaged ({error}). Repeat onehop plan --measure.") from error
-    return found

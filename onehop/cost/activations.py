@@ -31,6 +31,7 @@ class Run:
     length: int
     precision: str = "float32"
     on_cpu: bool = True
+    packed: bool = False  # rows hold several documents, which do not see each other
     drops_weights: bool = False  # dropout on attention's weights
     drops_stream: bool = False  # dropout on what a sublayer gives
 
@@ -171,7 +172,7 @@ def kernel_of(a: AttentionConfig, run: Run) -> str:
     masked: fused, with a mask laid out; narrow: fused in float32 under autocast on a CPU.
     """
     scores = run.length**2
-    windowed = a.window is not None and a.window < run.length
+    windowed = run.packed or (a.window is not None and a.window < run.length)
     biased = isinstance(a.position, AlibiConfig)
     beyond = a.softcap is not None or a.sinks or isinstance(a.position, T5Config)
     if a.score is not None:
@@ -196,9 +197,10 @@ def _scores(a: AttentionConfig, kernel: str, run: Run) -> float:
     square = float(run.length**2)
     if kernel == "plain":  # weights before and behind the mask, what a cap bends, and which weights dropout keeps
         return run.rows * a.n_heads * square * (WIDE * (2 + (a.softcap is not None)) + run.drops_weights)
-    windowed = a.window is not None and a.window < run.length
-    if windowed and kernel in ("masked", "narrow") and not isinstance(a.position, AlibiConfig):
-        return WIDE * square  # PyTorch's kernel keeps the mask as numbers
+    windowed = run.packed or (a.window is not None and a.window < run.length)
+    halved = run.cast and run.on_cpu and kernel == "masked"  # keeps the mask as it is
+    if windowed and kernel in ("masked", "narrow") and not halved and not isinstance(a.position, AlibiConfig):
+        return WIDE * square * (run.rows if run.packed else 1)  # PyTorch's kernel keeps the mask as numbers
     return 0.0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from onehop.config.model import ModelConfig
-from onehop.cost.activations import WIDE, Run, Sublayer, sublayers
+from onehop.cost.activations import TILES_BEAT_A_MASK, WIDE, Run, Sublayer, sublayers
 from onehop.cost.weights import Weight
 
 MARGIN = 0.05  # of the tensors: what an allocator leaves unused between them
@@ -134,12 +134,14 @@ def _shared_tables(config: ModelConfig, run: Run) -> float:
     angles = {
         (b.attention.position, b.attention.d_head) for b in config.layers() if b.attention.position.kind == "rope"
     }
-    total = sum(2.0 * WIDE * run.length * (getattr(p, "width", None) or d) for p, d in angles)
-    windows = {b.attention.window for b in config.layers() if b.attention.window and b.attention.window < run.length}
-    if run.length**2 <= 384 * 384:
-        total += len(windows) * run.length**2
+    rows = run.rows if run.packed else 1  # where rows hold several documents, each has places and masks of its own
+    total = sum(2.0 * WIDE * rows * run.length * (getattr(p, "width", None) or d) for p, d in angles)
+    windows = {b.attention.window for b in config.layers()}
+    masked = [w for w in windows if run.packed or (w is not None and w < run.length)]
+    if run.length**2 <= TILES_BEAT_A_MASK:
+        total += len(masked) * rows * run.length**2
         biased = [b.attention.n_heads for b in config.layers() if b.attention.position.kind == "alibi"]
-        total += WIDE * run.length**2 * max(biased, default=0)
+        total += WIDE * rows * run.length**2 * max(biased, default=0)
     return total
 
 

@@ -38,6 +38,7 @@ class Asked:
     recompute: str = "none"  # block: keep each block's input only
     loss_chunk: int | None = None
     tokens: float | None = None
+    packed: bool = False  # rows of training hold several documents
     stored: float | None = None  # bytes of the weights where a file says them
 
     def __post_init__(self) -> None:
@@ -157,7 +158,7 @@ class Plan:
         return asked.train_context or min(self.context(asked), self.config.max_len)
 
     def _run(self, asked: Asked, on_cpu: bool) -> Run:
-        return Run(asked.train_rows, self._train_context(asked), asked.precision, on_cpu)
+        return Run(asked.train_rows, self._train_context(asked), asked.precision, on_cpu, asked.packed)
 
     def _served(self, asked: Asked, *, prepares: bool = False) -> InferencePlan:
         context = self.context(asked)

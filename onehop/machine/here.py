@@ -26,6 +26,13 @@ def here(*, cards: bool = True) -> Machine:
     return Machine(_processor(), cores, _memory(), _cards() if cards else ())
 
 
+def peak_resident() -> int | None:
+    """The most bytes of memory that this process ever held (Linux's VmHWM); None where the system does not tell."""
+    about = Path("/proc/self/status")
+    lines = about.read_text().splitlines() if about.is_file() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
 def _processor() -> str:
     about = Path("/proc/cpuinfo")
     if about.is_file():

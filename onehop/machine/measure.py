@@ -67,10 +67,11 @@ def linear_rates(
     prepare: Callable[[Tensor], Prepared],
     *,
     width: int = 1024,
+    nbytes: int = 1 << 27,
     rows: Sequence[int] = ROWS,
 ) -> dict[int, float]:
-    """FLOP/s of y = x · Wᵀ in inference, by rows of x. The weights, 128 MB in all, take turns: no cache holds them."""
-    n = max(2, (1 << 27) // (2 * width * width * dtype.itemsize))
+    """FLOP/s of y = x · Wᵀ in inference, by rows of x. The weights, `nbytes` in all, take turns: no cache holds them."""
+    n = max(2, nbytes // (2 * width * width * dtype.itemsize))
     maps = [prepare(torch.randn(2 * width, width, device=bench.device).to(dtype)) for _ in range(n)]
     found = {}
     for count in rows:

@@ -19,6 +19,7 @@ from onehop.training.picture import draw_look, look_from
 from onehop.training.report import Display, draw_losses
 from onehop.training.samples import drop_samples, sample, write_sample
 from onehop.training.step import StepResult
+from onehop.training.tracked import line
 from onehop.training.trainer import Trainer
 from onehop.training.understanding import Understanding, ask
 
@@ -163,8 +164,17 @@ class Session:
             f", {self.val_loss / self.best_possible - 1:.1%} above the best possible {self.best_possible:.3f}"
         )  # fmt: skip
         say(f"trained {t.progress.step} steps in {human_time(seconds)}: validation loss {self.val_loss:.3f}{over}")
+        if (planned := self._planned()) is not None:
+            say(planned)
         for kind, u in understanding.items():
             say(f"held-out “{kind}” questions: {u.accuracy:.1%} right of {u.asked} (guessing: {u.chance:.0%})")
+
+    def _planned(self) -> str | None:
+        """What the run was planned to take, beside what it took; nothing before a step was taken."""
+        t, p = self.trainer, self.trainer.progress
+        if not p.seconds or not p.tokens:
+            return None
+        return line(t.recipe, t.tracked, precision=t.precision, tokens_per_s=p.tokens / p.seconds)
 
 
 def best_possible(trainer: Trainer, corpus: Corpus | None) -> float | None:

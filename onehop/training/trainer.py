@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from onehop.training.report import Metrics
 from onehop.training.setup import pick_device, pick_precision, pick_product
 from onehop.training.state import FILE, Progress, load_state, remove_leftovers, save_state
 from onehop.training.step import StepResult, training_step
+from onehop.training.tracked import Tracked
 from onehop.weights.native import PROVENANCE, save_native, write_json
 
 RESULTS = ("metrics.jsonl", "samples.txt", "loss.png", "it.png", "model.safetensors", PROVENANCE, FILE)
@@ -70,7 +72,7 @@ class Trainer:
             self.model = build(self.recipe.model, seed=recipe.train.seed, device=self.device).train()
             pick_product(self.model, self.device)
             self.optimizer = make_optimizer(self.model, recipe.train)
-            self.progress = Progress()
+            self.progress, self.tracked = Progress(), Tracked(self.model, self.optimizer, self.device)
             if resume:
                 self.progress = load_state(self.out, self.model, self.optimizer, facts=self._facts())
         _check_out(self.out, resume=resume, fresh=fresh)  # again: another run may have begun while the text was read
@@ -93,7 +95,8 @@ class Trainer:
             began, p = time.perf_counter(), self.progress
             micro = [next(batches).to(self.device) for _ in range(parts)]
             options: dict[str, Any] = {"index": index, "cfg": cfg, "precision": self.precision, "n_skipped": p.skipped}
-            result = training_step(self.model, self.optimizer, micro, **options)
+            step = partial(training_step, self.model, self.optimizer, micro, **options)
+            result = self.tracked.step(step, packed=any(batch.packed for batch in micro))
             self.progress = replace(
                 p,
                 step=result.step,

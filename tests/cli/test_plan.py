@@ -19,6 +19,7 @@ from onehop.cost import plan
 from onehop.cost.devices import device, from_dict, to_dict
 from onehop.cost.scaling import law
 from onehop.formats import write_config
+from onehop.machine import kept
 from onehop.machine.here import here
 from onehop.machine.measure import Bench
 from onehop.weights import save_native
@@ -28,7 +29,7 @@ from onehop.weights.gguf import save_gguf
 @pytest.fixture(autouse=True)
 def unmeasured(tmp_path, monkeypatch):
     """A machine of which nothing was measured yet."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
 
@@ -221,8 +222,9 @@ def test_a_law_is_fitted_to_points_in_a_file(capsys, tmp_path):
         {"n": n, "d": d, "loss": true.loss(n, d)} for n in (1e8, 3e8, 1e9, 3e9, 1e10) for d in (1e9, 3e9, 1e10, 1e11)
     ]
     (tmp_path / "points.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert found(capsys, "--fit-law", "points.jsonl")["law"]["alpha"] == pytest.approx(0.34, rel=0.02)
-    assert "20 points" in said(capsys, "--fit-law", "points.jsonl")
+    fitted = found(capsys, "--fit-law", "points.jsonl")
+    assert fitted["law"]["alpha"] == pytest.approx(0.34, rel=0.02)
+    assert fitted["n_points"] == 20
 
 
 def test_runs_are_points_by_their_recipe_and_their_last_evaluation(tmp_path):
@@ -255,16 +257,15 @@ def test_a_measured_machine_tells_times(capsys, monkeypatch, tmp_path):
     assert all(rate > 0 for rate in measured.flops.values())
     assert all(s > 0 for by_type in measured.pace.per_layer.values() for s in by_type.values())
     assert from_dict(json.loads(json.dumps(to_dict(measured)))) == measured
-    (tmp_path / "cache" / "onehop").mkdir(parents=True)
-    (tmp_path / "cache" / "onehop" / "machine.json").write_text(json.dumps(to_dict(measured)))
+    kept.keep(to_dict(measured))
     assert found(capsys, "tiny")["time"]["decode_tokens_per_s"] > 0
     assert "this machine: expected" in said(capsys, "tiny")
     assert "memory is read at" in said(capsys)
 
 
 def test_a_damaged_measurement_is_refused(capsys, tmp_path):
-    (tmp_path / "cache" / "onehop").mkdir(parents=True)
-    (tmp_path / "cache" / "onehop" / "machine.json").write_text('{"name": ')
+    kept.keep({})
+    kept.place().write_text('{"name": ')
     assert "Repeat onehop plan --measure" in refusal(capsys, "tiny")
 
 

@@ -56,6 +56,9 @@ TRAINED = {
     "dropout": (small(dropout={"residual": 0.1, "attention": 0.1}), {}),
     "bfloat16": (small(), {"precision": "bfloat16"}),
     "bfloat16 experts": (small(ffn=MOE), {"precision": "bfloat16"}),
+    "packed documents": (small(), {"packed": True}),
+    "packed documents in bfloat16": (small(attention={"n_heads": 1}), {"packed": True, "precision": "bfloat16"}),
+    "long packed rows": (small(), {"packed": True, "length": 448}),
     "in micro-batches": (small(), {"micro": 3}),
     "checkpointed": (small(n_layers=6), {"checkpoint": True}),
     "muon, few tokens": (small(d_model=128), {"optimizer": "muon", "rows": 1, "length": 16}),
@@ -63,15 +66,21 @@ TRAINED = {
 }
 
 
-def rows_of(n, length, vocab):
+def rows_of(n, length, vocab, packed):
+    at = torch.arange(length) % (length // 2)  # two documents in a row
+    doc = (torch.arange(length) >= length // 2).int()
+    if not packed:
+        at, doc = torch.arange(length), torch.zeros(length, dtype=torch.int32)
     tokens = torch.randint(vocab, (n, length + 1), generator=torch.Generator().manual_seed(0))
     return Batch(
-        tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), doc=torch.zeros(n, length, dtype=torch.int32),
-        at=torch.arange(length).expand(n, length), n_targets=n * length, packed=False, padded=False,
+        tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), doc=doc.repeat(n, 1), at=at.repeat(n, 1),
+        n_targets=n * length, packed=packed, padded=False,
     )  # fmt: skip
 
 
-def tracked_step(config, *, rows=2, length=64, precision="float32", micro=1, optimizer="adamw", checkpoint=False):
+def tracked_step(
+    config, *, rows=2, length=64, precision="float32", micro=1, optimizer="adamw", checkpoint=False, packed=False
+):
     """Peak live bytes of the second step, when the optimizer has its state."""
     cfg = TrainConfig(steps=9, batch_size=rows * micro, micro_batch=rows, optimizer=optimizer)
     model = onehop.build(config).train()
@@ -80,7 +89,7 @@ def tracked_step(config, *, rows=2, length=64, precision="float32", micro=1, opt
         for layer in model.layers:
             layer.forward = partial(checkpointed, layer.forward)
     optimizer = make_optimizer(model, cfg)
-    batches = [rows_of(rows, length, config.vocab_size) for _ in range(micro)]
+    batches = [rows_of(rows, length, config.vocab_size, packed) for _ in range(micro)]
     step = partial(training_step, model, optimizer, batches, cfg=cfg, precision=torch_dtype(precision))
     step(index=0)
     state = [x for found in optimizer.state.values() for x in found.values() if isinstance(x, torch.Tensor)]
@@ -93,8 +102,10 @@ def checkpointed(forward, *given):
     return checkpoint(forward, *given, use_reentrant=False)
 
 
-def planned_step(config, *, rows=2, length=64, precision="float32", micro=1, optimizer="adamw", checkpoint=False):
-    plan = TrainingPlan(Run(rows, length, precision), micro, optimizer, checkpoint)
+def planned_step(
+    config, *, rows=2, length=64, precision="float32", micro=1, optimizer="adamw", checkpoint=False, packed=False
+):
+    plan = TrainingPlan(Run(rows, length, precision, packed=packed), micro, optimizer, checkpoint)
     return training(config, weights(config), plan)
 
 
