@@ -70,7 +70,7 @@ def linear_rates(
     nbytes: int = 1 << 27,
     rows: Sequence[int] = ROWS,
 ) -> dict[int, float]:
-    """FLOP/s of y = x · Wᵀ in inference, by rows of x. The weights, `nbytes` in all, take turns: no cache holds them."""
+    """FLOP/s of y = x · Wᵀ in inference, by rows of x. `nbytes` of weights take turns: no cache holds them."""
     n = max(2, nbytes // (2 * width * width * dtype.itemsize))
     maps = [prepare(torch.randn(2 * width, width, device=bench.device).to(dtype)) for _ in range(n)]
     found = {}
