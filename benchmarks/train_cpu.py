@@ -1,7 +1,11 @@
-"""Tokens per second of a training step, beside Hugging Face's GPT-2 and Llama classes of the same size.
+"""Tokens per second of a training step on a CPU, beside other libraries' models of the same size.
 
 All take the same batches, loss, clipping and fused AdamW, and take turns, so that a busy machine slows all alike;
-medians over the turns. Writes benchmarks/results/train_cpu.json. Needs the extra `dev` (transformers).
+medians over the turns. Beside onehop: Hugging Face's GPT-2 and Llama classes, `plain` (nanoGPT's arithmetic, written
+down once more: a GPT-2 block of F.linear, F.layer_norm and SDPA), and, where they are installed, LitGPT and
+x-transformers. Writes benchmarks/results/train_cpu.json. Needs the extra `dev` (transformers).
+
+python benchmarks/train_cpu.py [--sizes small,middle,large] [--rounds 7] [--threads 2]
 """
 
 import argparse
@@ -10,11 +14,15 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 import transformers
+from torch import Tensor, nn
 
 import onehop
 from onehop.config import ModelConfig
@@ -24,117 +32,244 @@ from onehop.training.optimizer import make_optimizer
 from onehop.training.setup import pick_product
 from onehop.training.step import training_step
 
-LAYERS, HEADS, WIDTH, CONTEXT, ROWS, VOCABULARY = 6, 6, 384, 256, 16, 65
-TRAIN = TrainConfig(steps=10**6, batch_size=ROWS, lr=1e-3, warmup=100)
+
+@dataclass(frozen=True)
+class Size:
+    """The shape of a model and of a batch."""
+
+    layers: int
+    heads: int
+    width: int
+    context: int
+    rows: int
+    vocab: int = 65
+
+
+SIZES = {
+    "small": Size(4, 4, 128, 64, 12),
+    "middle": Size(6, 6, 384, 256, 16),
+    "large": Size(12, 12, 768, 512, 4, 32000),
+}
 PRECISIONS = {"float32": torch.float32, "bfloat16 autocast": torch.bfloat16}
+BETAS, DECAY = (0.9, 0.95), 0.1
 Step = Callable[[Batch, torch.dtype], None]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each contestant, of one step each")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="small,middle,large")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each contestant")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "train_cpu.json")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
+    found = {name: of_size(name, asked.rounds) for name in asked.sizes.split(",")}
+    asked.out.write_text(json.dumps({"rounds": asked.rounds, "machine": machine(), "sizes": found}, indent=2) + "\n")
+
+
+def of_size(name: str, rounds: int) -> dict:
+    """Each contestant's tokens per second in each precision."""
+    size = SIZES[name]
     torch.manual_seed(0)
-    contestants = {"onehop": ours(), "transformers GPT2LMHeadModel": gpt2(), "transformers LlamaForCausalLM": llama()}
-    found = {name: measured(contestants, dtype, rounds=asked.rounds) for name, dtype in PRECISIONS.items()}
-    shape = {"layers": LAYERS, "heads": HEADS, "width": WIDTH, "context": CONTEXT, "rows": ROWS, "vocab": VOCABULARY}
-    result = {"shape": shape, "rounds": asked.rounds, "machine": machine(), "tokens_per_second": found}
-    target = Path(__file__).parent / "results" / "train_cpu.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=2) + "\n")
-    for precision, rates in found.items():
-        best = max(rate for name, rate in rates.items() if name != "onehop")
-        print(precision, *(f"{name} {rate:.0f}" for name, rate in rates.items()), sep=", ")
-        print(f"  onehop against the better of the others: {rates['onehop'] / best:.2f} x")
+    contestants = {"onehop": ours(size), "plain": plain(size), "GPT2LMHeadModel": gpt2(size)}
+    contestants["LlamaForCausalLM"] = llama(size)
+    contestants |= {module: build(size) for module, build in OPTIONAL.items() if find_spec(module)}
+    found = {}
+    for precision, dtype in PRECISIONS.items():
+        rates, ratios = measured(contestants, size, dtype, rounds=rounds)
+        found[precision] = {"tokens_per_second": rates, "onehop_over": ratios}
+        print(name, precision, *(f"{who} {rate:.0f}" for who, rate in rates.items()), sep=", ")
+        print("  onehop over", *(f"{who} {ratio:.2f}" for who, ratio in ratios.items()), flush=True)
+    return {"shape": vars(size), **found}
 
 
-def measured(contestants: dict[str, Step], dtype: torch.dtype, *, rounds: int) -> dict[str, float]:
-    """Tokens per second of each contestant: the median of its turns, the first of which does not count."""
+def measured(
+    contestants: dict[str, Step], size: Size, dtype: torch.dtype, *, rounds: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Tokens per second of each contestant (medians of its turns), and the medians of onehop's ratios to each."""
+    steps = max(1, 6000 // (size.rows * size.context))  # a turn of one short step would be noise
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(rounds + 1):
+    for number in range(rounds + 1):  # the first round does not count
         for name, step in contestants.items():
-            rows = batch(number)
+            rows = batch(number, size)
             began = time.perf_counter()
-            step(rows, dtype)
-            times[name].append(time.perf_counter() - began)
-    return {name: round(ROWS * CONTEXT / statistics.median(taken[1:]), 1) for name, taken in times.items()}
+            for _ in range(steps):
+                step(rows, dtype)
+            times[name].append((time.perf_counter() - began) / steps)
+    taken = {name: values[1:] for name, values in times.items()}
+    rates = {name: round(size.rows * size.context / statistics.median(values), 1) for name, values in taken.items()}
+    ratios = {
+        name: round(statistics.median(b / a for a, b in zip(taken["onehop"], values, strict=True)), 2)
+        for name, values in taken.items()
+        if name != "onehop"
+    }
+    return rates, ratios
 
 
-def batch(seed: int) -> Batch:
+def batch(seed: int, size: Size) -> Batch:
     """Random rows: what stands in them does not change the time."""
-    tokens = torch.randint(VOCABULARY, (ROWS, CONTEXT + 1), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(size.vocab, (size.rows, size.context + 1), generator=generator)
     return Batch(
         tokens[:, :-1].contiguous(),
         tokens[:, 1:].contiguous(),
-        doc=torch.zeros(ROWS, CONTEXT, dtype=torch.int32),
-        at=torch.arange(CONTEXT).expand(ROWS, CONTEXT),
-        n_targets=ROWS * CONTEXT,
+        doc=torch.zeros(size.rows, size.context, dtype=torch.int32),
+        at=torch.arange(size.context).expand(size.rows, size.context),
+        n_targets=size.rows * size.context,
         packed=False,
         padded=False,
     )
 
 
-def ours() -> Step:
+def ours(size: Size) -> Step:
     """A SwiGLU model, as Llama's, trained by the step that `onehop train` takes."""
     config = ModelConfig(
-        vocab_size=VOCABULARY,
-        d_model=WIDTH,
-        n_layers=LAYERS,
-        max_len=CONTEXT,
-        attention={"n_heads": HEADS},
-        ffn={"kind": "gated", "d_ff": 8 * WIDTH // 3},
+        vocab_size=size.vocab,
+        d_model=size.width,
+        n_layers=size.layers,
+        max_len=size.context,
+        attention={"n_heads": size.heads},
+        ffn={"kind": "gated", "d_ff": 8 * size.width // 3},
     )
+    cfg = TrainConfig(steps=10**6, batch_size=size.rows, lr=1e-3, warmup=100, betas=BETAS, weight_decay=DECAY)
     model = onehop.build(config).train()
     pick_product(model, torch.device("cpu"))
-    optimizer = make_optimizer(model, TRAIN)
+    optimizer = make_optimizer(model, cfg)
 
     def step(rows: Batch, dtype: torch.dtype) -> None:
-        training_step(model, optimizer, [rows], index=0, cfg=TRAIN, precision=dtype)
+        training_step(model, optimizer, [rows], index=0, cfg=cfg, precision=dtype)
 
     return step
 
 
-def gpt2() -> Step:
+class PlainBlock(nn.Module):
+    """GPT-2's block (Radford et al. 2019), as nanoGPT computes it."""
+
+    def __init__(self, size: Size):
+        super().__init__()
+        c = size.width
+        self.heads = size.heads
+        self.norms = nn.ModuleList([nn.LayerNorm(c, bias=False) for _ in range(2)])
+        self.qkv, self.out = nn.Linear(c, 3 * c, bias=False), nn.Linear(c, c, bias=False)
+        self.up, self.down = nn.Linear(c, 4 * c, bias=False), nn.Linear(4 * c, c, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (3, B, H, T, D)
+        y = F.scaled_dot_product_attention(*heads, is_causal=True)  # (B, H, T, D)
+        x = x + self.out(y.transpose(1, 2).flatten(-2))
+        return x + self.down(F.gelu(self.up(self.norms[1](x))))
+
+
+class Plain(nn.Module):
+    """GPT-2: token and position embeddings, blocks, a norm, the head tied to the tokens."""
+
+    def __init__(self, size: Size):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(size.vocab, size.width), nn.Embedding(size.context, size.width)
+        self.blocks = nn.Sequential(*(PlainBlock(size) for _ in range(size.layers)))
+        self.norm = nn.LayerNorm(size.width, bias=False)
+        for name, weight in self.named_parameters():
+            if weight.dim() == 2:
+                last = name.endswith(("out.weight", "down.weight"))
+                nn.init.normal_(weight, std=0.02 / (2 * size.layers) ** 0.5 if last else 0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.size(1)))
+        return F.linear(self.norm(self.blocks(x)), self.tokens.weight)
+
+
+def plain(size: Size) -> Step:
+    return theirs(Plain(size))
+
+
+def gpt2(size: Size) -> Step:
     config = transformers.GPT2Config(
-        vocab_size=VOCABULARY,
+        vocab_size=size.vocab,
         bos_token_id=0,
         eos_token_id=0,
-        n_positions=CONTEXT,
-        n_embd=WIDTH,
-        n_layer=LAYERS,
-        n_head=HEADS,
+        n_positions=size.context,
+        n_embd=size.width,
+        n_layer=size.layers,
+        n_head=size.heads,
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
         use_cache=False,
     )
-    return theirs(transformers.GPT2LMHeadModel(config))
+    model = transformers.GPT2LMHeadModel(config)
+    return theirs(model, lambda tokens: model(input_ids=tokens).logits)
 
 
-def llama() -> Step:
+def llama(size: Size) -> Step:
     config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        intermediate_size=8 * WIDTH // 3,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        max_position_embeddings=CONTEXT,
+        vocab_size=size.vocab,
+        hidden_size=size.width,
+        intermediate_size=8 * size.width // 3,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        max_position_embeddings=size.context,
         tie_word_embeddings=True,
         use_cache=False,
     )
-    return theirs(transformers.LlamaForCausalLM(config))
+    model = transformers.LlamaForCausalLM(config)
+    return theirs(model, lambda tokens: model(input_ids=tokens).logits)
 
 
-def theirs(model: torch.nn.Module) -> Step:
-    """The same step around a model of transformers, with its default attention (SDPA)."""
+def litgpt(size: Size) -> Step:
+    """LitGPT's model with Llama's parts."""
+    from litgpt.config import Config
+    from litgpt.model import GPT
+
+    config = Config(
+        block_size=size.context,
+        vocab_size=size.vocab,
+        padded_vocab_size=size.vocab,
+        n_layer=size.layers,
+        n_head=size.heads,
+        n_embd=size.width,
+        rotary_percentage=1.0,
+        bias=False,
+        norm_class_name="RMSNorm",
+        mlp_class_name="LLaMAMLP",
+        intermediate_size=8 * size.width // 3,
+    )
+    return theirs(GPT(config))
+
+
+def x_transformers(size: Size) -> Step:
+    """x-transformers' decoder with rotary positions, RMSNorm and SwiGLU, its flash attention on."""
+    from x_transformers import Decoder, TransformerWrapper
+
+    layers = Decoder(
+        dim=size.width,
+        depth=size.layers,
+        heads=size.heads,
+        attn_dim_head=size.width // size.heads,
+        attn_flash=True,
+        rotary_pos_emb=True,
+        use_rmsnorm=True,
+        ff_swish=True,
+        ff_glu=True,
+        ff_no_bias=True,
+        ff_mult=8 / 3,
+    )
+    model = TransformerWrapper(
+        num_tokens=size.vocab, max_seq_len=size.context, use_abs_pos_emb=False, tie_embedding=True, attn_layers=layers
+    )
+    return theirs(model)
+
+
+OPTIONAL = {"litgpt": litgpt, "x_transformers": x_transformers}
+
+
+def theirs(model: nn.Module, logits_of: Callable[[Tensor], Tensor] | None = None) -> Step:
+    """The same step around another model."""
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=TRAIN.lr, betas=TRAIN.betas, weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=BETAS, weight_decay=DECAY, fused=True)
 
     def step(rows: Batch, dtype: torch.dtype) -> None:
         with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
-            logits = model(input_ids=rows.tokens).logits
+            logits = (logits_of or model)(rows.tokens)
             loss = F.cross_entropy(logits.flatten(0, 1).float(), rows.targets.flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -156,10 +291,15 @@ def machine() -> dict[str, str | int]:
         "amx": bool(torch.cpu._is_amx_tile_supported()),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "onehop": onehop.__version__,
+        **{name: _version(name) for name in ("torch", "transformers", "onehop-lm", "litgpt", "x-transformers")},
     }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 if __name__ == "__main__":

@@ -92,6 +92,7 @@ REFUSED = {
     "encoder": "goes with cross-attention",
     "LatentConfig.qk_norm": "the latents have a norm of their own",
     "LatentConfig.clip": "nothing is cut off before the latents are made",
+    "LatentConfig.clip_after_norm": "nothing is cut off",
     "LatentConfig.position": "some of its dims turn: rope",
 }
 
@@ -112,6 +113,7 @@ BASES = {
     "encoder-decoder": (
         encoder_decoder(), ["cross", "encoder", "encoder.attention", "encoder.ffn", "encoder.embed", "encoder.norm"],
     ),
+    "q and k normalised, then cut off": (attending(qk_norm={"norm": "rms"}, clip=0.7), ["attention"]),
     "q and k normalised": (attending(qk_norm={"norm": "rms"}), ["attention.qk_norm", "attention.qk_norm.norm"]),
     "every norm": (
         base(norm="layer", final_norm="layer", embed={"norm": "layer"}), ["norm", "final_norm", "embed.norm"],

@@ -348,7 +348,8 @@ def test_a_recipe_that_names_the_file_trains_and_its_run_opens_with_the_file(min
     with pytest.raises(OnehopError, match=r"mine\.py"):
         onehop.load("again")
     lm = onehop.load("again", parts=[mine])
-    assert torch.equal(lm.model(TOKENS), run.model.eval()(TOKENS))
+    # training may multiply by another library than loading does: float32 sums in another order, at logits below 1
+    torch.testing.assert_close(lm.model(TOKENS), run.model.eval()(TOKENS), rtol=0, atol=1e-6)
 
 
 # Refusals

@@ -19,8 +19,8 @@ from tests.training.small_runs import sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-TEXTS = ["README.md", "CONTRIBUTING.md", "docs/textbook.md", "docs/planner.md", "tests/SKIPS.md"]
-WRITTEN = ("out/", "my", "path.py")  # what the reader's own commands write or read, and a stand-in for any file
+TEXTS = ["README.md", "CONTRIBUTING.md", "docs/textbook.md", "docs/checkpoints.md", "docs/planner.md", "tests/SKIPS.md"]
+WRITTEN = ("out/", "my", "path.py", "org/")  # what the reader's own commands write or read, and stand-ins for any name
 COMMANDS = [line for line in README.splitlines() if line.startswith("onehop ")]
 SHORT = ["train.steps=2", "train.batch_size=2", "train.eval_rows=2", "train.sample_tokens=4", "train.device=cpu"]
 SMALL = ["model.d_model=16", "model.attention.position.width=2", "model.n_layers=1", "model.ffn.d_ff=16", *SHORT]
@@ -161,8 +161,8 @@ def test_the_figures_of_the_readme_are_those_of_the_results():
     seconds = {
         (row["kind"], row["pass"]): row["seconds"] for row in results("attention_cpu")["speed"] if row["t"] == 4096
     }
-    for kind in ("tiled", "sdpa, bias given", "sdpa, bias built"):
-        expected.append(f"| {seconds[kind, 'forward']:.2f} s | {seconds[kind, 'both']:.2f} s |")
+    kinds = ("tiled", "sdpa, bias given", "sdpa, bias built")
+    expected += [f"| {seconds[kind, 'forward']:.2f} s | {seconds[kind, 'both']:.2f} s |" for kind in kinds]
     memory = {row["t"]: row["bytes"] / 2**20 for row in results("attention_cpu")["memory"] if row["kind"] == "tiled"}
     expected.append(f"({memory[2048]:.0f} MiB at 2k tokens, {memory[32768]:.0f} MiB at 32k")
     assert [text for text in expected if text not in README] == []

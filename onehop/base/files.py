@@ -35,7 +35,7 @@ def atomic_write(path: str | Path, data: bytes | str) -> None:
 def append(path: str | Path, text: str) -> None:
     """Add `text` to the end of a file, which is made if it is missing; where that fails, the file stays as it was."""
     path = Path(path)
-    with _disk_errors(path):
+    with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab", buffering=0) as file:
             end, left = file.tell(), memoryview(text.encode())
@@ -56,13 +56,14 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     temporary = _beside(path)
-    with _disk_errors(path):
+    with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.touch(exist_ok=False)
             yield temporary
             _sync(temporary)
             os.replace(temporary, path)
+            _sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -75,16 +76,17 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     temporary = _beside(path)
-    with _disk_errors(path):
+    with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _refuse_a_file(path)
         try:
             temporary.mkdir()
             yield temporary
-            for file in temporary.rglob("*"):
-                if file.is_file():
-                    _sync(file)
+            for inner in (*temporary.rglob("*"), temporary):
+                if inner.exists():  # a link may lead nowhere
+                    _sync(inner)
             _take_place(temporary, path)
+            _sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -117,13 +119,22 @@ def _take_place(temporary: Path, path: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _sync(file: Path) -> None:
-    with open(file, "rb") as handle:
-        os.fsync(handle.fileno())
+def sync(path: str | Path) -> None:
+    """Wait until the disk has what was written to a file, or the names in a folder."""
+    with disk_errors(Path(path)):
+        _sync(Path(path))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
     """Say what a full, read-only or forbidden disk means in one line; an error about another place passes unchanged."""
     try:
         yield

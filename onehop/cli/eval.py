@@ -1,15 +1,15 @@
 """onehop eval MODEL FILE …"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from onehop.base.errors import DataError
 from onehop.cli import options as o
-from onehop.cli.common import Json, beside, machines, new_app, people, place_of
+from onehop.cli.common import Json, beside, machines, new_app, people, place_of, table
 from onehop.data.sources import Source, open_source
-from onehop.lm import Evaluation, load
+from onehop.lm import Evaluation, Loss, load
 
 app = new_app()
 DOCUMENTS = 200  # of a corpus, where no number is given
@@ -24,6 +24,8 @@ def evaluate(
     documents: Annotated[int | None, typer.Option(help="how many documents of the corpus (left out: 200)")] = None,
     seed: Annotated[int | None, typer.Option(help="of the corpus (left out: 12345, unlike training's)")] = None,
     stride: Annotated[int | None, typer.Option(help="tokens between windows over long texts")] = None,
+    by_document: Annotated[bool, typer.Option(help="tell the loss of each document too")] = False,
+    by_position: Annotated[bool, typer.Option(help="tell the loss by the tokens before it in the context")] = False,
     dtype: o.DType = None,
     device: o.Device = "cpu",
     kernel: o.KernelName = "auto",
@@ -40,7 +42,7 @@ def evaluate(
     with people(json).status(f"reading {source.description}"):
         texts = list(source)
         found = lm.evaluate(texts, stride=stride)
-    _tell(source.description, found, json=json)
+    _tell(source.description, found, json=json, by_document=by_document, by_position=by_position)
     return 0
 
 
@@ -52,21 +54,38 @@ def _corpus(name: str, documents: int | None, seed: int | None) -> Source:
     )
 
 
-def _tell(text: str, found: Evaluation, *, json: bool) -> None:
+def _tell(text: str, found: Evaluation, *, json: bool, by_document: bool, by_position: bool) -> None:
     if json:
-        machines(
-            {
-                "text": text,
-                "loss": found.loss,
-                "perplexity": found.perplexity,
-                "bits_per_byte": found.bits_per_byte,
-                "n_tokens": found.n_tokens,
-                "n_bytes": found.n_bytes,
-                "how": found.how,
-            }
-        )
+        documents = [None if loss is None else _numbers(loss) for loss in found.documents]
+        positions = [{"from": first, "to": last, **_numbers(loss)} for first, last, loss in found.positions]
+        more = ({"documents": documents} if by_document else {}) | ({"positions": positions} if by_position else {})
+        machines({"text": text, **_numbers(found), "how": found.how, **more})
     say = people(json).print
     say(f"{text}: {found.n_tokens} tokens, {found.how}")
     say(f"loss {found.loss:.4f} nats per token, perplexity {found.perplexity:.3f}")
     if found.bits_per_byte is not None:
         say(f"{found.bits_per_byte:.4f} bits per byte")
+    if by_document:
+        rows = [(i, *_shown(loss)) for i, loss in enumerate(found.documents, start=1) if loss is not None]
+        say(table("document", "tokens", "loss", "bits per byte", rows=rows))
+    if by_position:
+        places = [
+            (f"{first}-{last}" if last > first else str(first), *_shown(loss)[:2])
+            for first, last, loss in found.positions
+        ]
+        say(table("tokens before", "tokens", "loss", rows=places))
+
+
+def _numbers(found: Loss) -> dict[str, Any]:
+    return {
+        "loss": found.loss,
+        "perplexity": found.perplexity,
+        "bits_per_byte": found.bits_per_byte,
+        "n_tokens": found.n_tokens,
+        "n_bytes": found.n_bytes,
+    }
+
+
+def _shown(found: Loss) -> tuple[int, str, str]:
+    bits = found.bits_per_byte
+    return found.n_tokens, f"{found.loss:.4f}", "" if bits is None else f"{bits:.4f}"

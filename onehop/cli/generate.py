@@ -12,6 +12,7 @@ from onehop.cli import options as o
 from onehop.cli.common import Json, beside, machines, new_app, people, place_of, standard_input, table
 from onehop.generate.sample import TokenLogprob
 from onehop.lm import Completion, LanguageModel, load
+from onehop.lm.asked import FILE
 
 app = new_app()
 
@@ -71,9 +72,13 @@ def _answer(lm: LanguageModel, texts: list[str], options: dict[str, Any], *, jso
 def show_settings(lm: LanguageModel, options: dict[str, Any]) -> None:
     """Each sampling value with its origin, and the ids that end a text; on standard error, beside any output."""
     rows = [(name, value, origin) for name, (value, origin) in lm.resolve(**options).items()]
-    Console(stderr=True, highlight=False).print(
-        table("setting", "value", "from", rows=[*rows, ("end tokens", sorted(lm.eos_ids), "the checkpoint")])
-    )
+    rows += [(name, value, f"{FILE}: not done here ({what})") for name, (value, what) in lm.not_done.items()]
+    limits = lm.limits
+    kept = {"never": limits.never, "not at the begin": limits.never_first, "end tokens": lm.eos_ids}
+    rows += [(name, sorted(ids), "the checkpoint") for name, ids in kept.items() if ids or ids is lm.eos_ids]
+    fixed = {"first token": limits.first, "last token, at the longest": limits.last}
+    rows += [(name, token_id, FILE) for name, token_id in fixed.items() if token_id is not None]
+    Console(stderr=True, highlight=False).print(table("setting", "value", "from", rows=rows), markup=False)
 
 
 def _standard_input() -> str:

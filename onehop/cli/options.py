@@ -8,7 +8,8 @@ import typer
 Model = Annotated[
     str,
     typer.Argument(
-        help="a onehop run, a Hugging Face folder, a .gguf file, a shipped model (onehop list models), a hub name"
+        help="a onehop run, a Hugging Face folder, a .gguf file, a shipped model (onehop list models), a hub name; "
+        ":Q8_0 behind a folder or a hub name takes that one of its GGUF files"
     ),
 ]
 DType = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64 (left out: the checkpoint's)")]

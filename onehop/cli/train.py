@@ -1,5 +1,6 @@
 """onehop train RECIPE [key=value …]"""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,40 +22,56 @@ def train(
         list[str] | None, typer.Argument(help="key=value, for example train.steps=100 data.files=my.txt")
     ] = None,
     resume: Annotated[bool, typer.Option(help="go on where the run in `out` stopped")] = False,
+    allow_changes: Annotated[
+        bool, typer.Option(help="with --resume: go on though the recipe or the machine changed what is computed")
+    ] = False,
     fresh: Annotated[bool, typer.Option(help="replace the run in `out`")] = False,
     explain: Annotated[bool, typer.Option(help="print each value and where it comes from; train nothing")] = False,
     copy: Annotated[Path | None, typer.Option(help="write an editable copy of the recipe here; train nothing")] = None,
     json: Json = False,
 ) -> int:
-    """Train a model from text by a recipe. Ctrl-C saves; --resume goes on."""
+    """Train a model from text by a recipe. Ctrl-C and SIGTERM save; --resume goes on."""
     modes = {"--resume": resume, "--fresh": fresh, "--explain": explain, "--copy": copy is not None}
     asked = [name for name, is_asked in modes.items() if is_asked]
     if len(asked) > 1:
         raise ConfigError(f"{' and '.join(asked)} exclude each other: give one of them")
     if copy is not None:
         return _copy(recipe, copy, keys or [], json=json)
+    if allow_changes and not resume:
+        raise ConfigError("--allow-changes says how to --resume: give both")
     loaded = read(recipe, keys or [])
     if explain:
         return _explain(loaded, json)
+    return _run(loaded, json, resume=resume, fresh=fresh, allow_changes=allow_changes)
+
+
+def _run(loaded: Loaded, json: bool, **how: Any) -> int:
+    """Train, and tell how it went -> the exit code: as a shell tells signals, 130 after Ctrl-C, 143 after SIGTERM."""
     from onehop.training import train as run_training  # torch loads only when there is something to train
 
+    if loaded.recipe.train.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch refuses products on a GPU
     console = people(json)
-    run = run_training(loaded.recipe, resume=resume, fresh=fresh, console=console)
+    run = run_training(loaded.recipe, console=console, **how)
     if json:
-        machines(
-            {
-                "out": str(run.out),
-                "step": run.step,
-                "val_loss": run.val_loss,
-                "best_possible": run.best_possible,
-                "understanding": {kind: u.accuracy for kind, u in run.understanding.items()},
-                "interrupted": run.interrupted,
-                "seconds": round(run.seconds, 1),
-            }
-        )
+        machines(_numbers(run))
     elif not run.interrupted:
         _next(run.out, bool(run.understanding), console.print)
-    return 130 if run.interrupted else 0
+    return 0 if run.stopped_by is None else 128 + run.stopped_by
+
+
+def _numbers(run: Any) -> dict[str, Any]:
+    """A run as --json prints it."""
+    return {
+        "out": str(run.out),
+        "step": run.step,
+        "val_loss": run.val_loss,
+        "best_possible": run.best_possible,
+        "understanding": {kind: u.accuracy for kind, u in run.understanding.items()},
+        "data": run.trainer.data_report,
+        "interrupted": run.interrupted,
+        "seconds": round(run.seconds, 1),
+    }
 
 
 def _explain(loaded: Loaded, json: bool) -> int:
@@ -84,7 +101,8 @@ def _copy(recipe: str, target: Path, keys: list[str], *, json: bool) -> int:
 
 def _next(out: Path, asked: bool, say: Any) -> None:
     """Three commands that go on from here."""
-    say(f"\nthe run is in {out}: loss.png, samples.txt, metrics.jsonl{', it.png (where “it” looks)' if asked else ''}")
+    look = ", it.png (where “it” looks)" if asked else ""
+    say(f"\nthe run is in {out}: report.html, loss.png, samples.txt, metrics.jsonl{look}")
     say("next:")
     say(f'  onehop generate {out} "Once upon a time"')
     say(f"  onehop verify {out}")

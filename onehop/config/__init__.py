@@ -1,6 +1,7 @@
 """Floor 1: what can be asked for. No torch."""
 
 from onehop.config.attention import AttentionConfig, QKNormConfig, ScoreConfig
+from onehop.config.data import DataConfig
 from onehop.config.ffn import FFNConfig, GatedConfig, MoEConfig, PlainConfig
 from onehop.config.model import (
     BlockConfig,
@@ -16,7 +17,7 @@ from onehop.config.overrides import spelling
 from onehop.config.own import load_own
 from onehop.config.position import AlibiConfig, PositionConfig, RopeConfig, T5Config
 from onehop.config.read import Loaded, model_from_dict, read
-from onehop.config.recipe import DataConfig, Kernel, Recipe, TrainConfig
+from onehop.config.recipe import Kernel, Recipe, TrainConfig
 from onehop.config.write import to_dict, to_json, to_toml
 
 __all__ = [

@@ -48,6 +48,9 @@ class AttentionConfig(Kind):
         None, gt=0, description="q, k and v are cut off at ± clip as they are projected (MPT, MosaicML 2023; OLMo)"
     )
     qk_norm: QKNormConfig | None = Field(None, description="norm on q and k")
+    clip_after_norm: bool = Field(
+        False, description="q and k are cut off after their norm instead of before it (OLMoE, arXiv:2409.02060)"
+    )
     sees: Literal["causal", "prefix", "all"] = Field(
         "causal", description="who sees whom: the past; the past and a prefix in both directions; everything"
     )

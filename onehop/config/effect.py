@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from onehop.config.attention import QKNormConfig
+from onehop.config.attention import AttentionConfig, QKNormConfig
 from onehop.config.ffn import GateConfig, MoEConfig
 from onehop.config.norm import LayerNormConfig, RMSNormConfig
 from onehop.config.part import Part
@@ -28,7 +28,12 @@ def _has_weights_by_head(qk: QKNormConfig) -> bool:
     return qk.span == "head" and isinstance(qk.norm, RMSNormConfig | LayerNormConfig) and qk.norm.affine
 
 
+def _cuts_normed(attention: AttentionConfig) -> bool:
+    return attention.clip is not None and attention.qk_norm is not None
+
+
 LISTENS: list[Listens] = [
+    Listens(AttentionConfig, "clip_after_norm", _cuts_normed, "clip and qk_norm"),
     Listens(MoEConfig, "balance_weight", lambda ffn: ffn.balance == "loss", "balance=loss"),
     Listens(MoEConfig, "balance_rate", lambda ffn: ffn.balance == "bias", "balance=bias"),
     Listens(GateConfig, "swish_gain", lambda ffn: ffn.activation == "silu", "activation=silu"),

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
-NAME = "NAME"  # stands for a block's name in a path
+NAME = "NAME"  # stands for a block's or a source's name in a path
+BY_NAME = ("blocks", "mixture")  # fields whose parts are told apart by name
 
 
 def known_keys(root: type[BaseModel], prefix: str = "") -> dict[str, list[FieldInfo]]:
@@ -14,7 +15,7 @@ def known_keys(root: type[BaseModel], prefix: str = "") -> dict[str, list[FieldI
     keys: dict[str, list[FieldInfo]] = {}
     for name, field in user_fields(root).items():
         keys.setdefault(prefix + name, []).append(field)
-        inner = f"{prefix}{name}.{NAME}." if name == "blocks" else f"{prefix}{name}."
+        inner = f"{prefix}{name}.{NAME}." if name in BY_NAME else f"{prefix}{name}."
         for cls in classes(field):
             for path, fields in known_keys(cls, inner).items():
                 keys.setdefault(path, []).extend(fields)
@@ -25,7 +26,7 @@ def meanings(root: type[BaseModel]) -> dict[str, str]:
     """What each key is for, and what it may be where that is a choice; blocks by name and encoders have the same."""
     found = {}
     for path, fields in known_keys(root).items():
-        if f".{NAME}." in path or ".encoder." in path:
+        if f".blocks.{NAME}." in path or ".encoder." in path:
             continue
         said = dict.fromkeys(field.description for field in fields if field.description)
         choices = dict.fromkeys(choice for field in fields for choice in _choices(path, field))
@@ -59,7 +60,7 @@ def classes(field: FieldInfo) -> list[type[BaseModel]]:
 def pattern_of(path: str) -> str:
     """A path as `known_keys` writes it: 'model.blocks.local.ffn' -> 'model.blocks.NAME.ffn'."""
     words = path.split(".")
-    return ".".join(NAME if i and words[i - 1] == "blocks" else word for i, word in enumerate(words))
+    return ".".join(NAME if i and words[i - 1] in BY_NAME else word for i, word in enumerate(words))
 
 
 def takes_list(field: FieldInfo) -> bool:

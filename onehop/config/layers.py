@@ -3,17 +3,21 @@
 import glob
 import json
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from onehop.base.errors import ConfigError, did_you_mean, nearest
 from onehop.base.shipped import shipped, shipped_names
+from onehop.config.keys import NAME
 from onehop.config.raw import Raw
 
 # Keys that hold paths, and the words there that are none.
-PATHS: dict[tuple[str, str], tuple[str, ...]] = {
+PATHS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("data", "files"): (),
+    ("data", "mixture", NAME, "files"): (),
     ("data", "tokenizer"): ("bpe", "characters"),
     ("model", "parts"): (),
 }
@@ -71,16 +75,23 @@ def read_table(file: Path) -> Raw:
 
 def relocate(table: Raw, folder: Path | None, root: str | Path | None) -> Raw:
     """The table with its relative paths made to start from where they are: the file's `folder`, else `root`."""
-    for (top, key), words in PATHS.items():
-        inner = table.get(top)
-        if isinstance(inner, dict) and key in inner:
-            value = inner[key]
-            if isinstance(value, list | tuple):
-                value = [_place(item, words, folder=folder, root=root) for item in value]
-            else:
-                value = _place(value, words, folder=folder, root=root)
-            table = {**table, top: {**inner, key: value}}
+    for (top, *path), words in PATHS.items():
+        if isinstance(table.get(top), dict):
+            place = partial(_place, words=words, folder=folder, root=root)
+            table = {**table, top: _at(table[top], path, place)}
     return table
+
+
+def _at(value: Any, path: list[str], change: Callable[[Any], Any]) -> Any:
+    """`value` with what stands at a path in it changed: each item of a list, each table where the path says NAME."""
+    if isinstance(value, list | tuple):
+        inner = path[1:] if path[:1] == [NAME] else path
+        return [_at(item, inner, change) for item in value]
+    if not path:
+        return change(value)
+    if not isinstance(value, dict):
+        return value
+    return {k: _at(v, path[1:], change) if path[0] in (k, NAME) else v for k, v in value.items()}
 
 
 def _place(value: Any, words: tuple[str, ...], *, folder: Path | None, root: str | Path | None) -> Any:

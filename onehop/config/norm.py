@@ -21,6 +21,10 @@ class RMSNormConfig(NormConfig):
     eps: float = Field(1e-6, ge=0, description="added to the mean square, inside the root")
     offset: Literal[0, 1] = Field(0, description="added to the weight in float32; 1 where weights are stored around 0")
     affine: bool = Field(True, description="whether the norm has a learned weight")
+    statistics: Literal["wide", "float32"] = Field(
+        "wide",
+        description="dtype of the mean square: the numbers' own, float32 at least; or float32 for float64 too, as T5's",
+    )
 
 
 class LayerNormConfig(NormConfig):

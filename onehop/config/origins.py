@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from onehop.config.expand import FILLED
+from onehop.config.keys import BY_NAME
 from onehop.config.model import StackConfig
 from onehop.config.part import Part
 from onehop.config.raw import Raw, with_named_blocks
@@ -55,6 +56,10 @@ def _leaves(config: Part, prefix: str, always_named: bool) -> Iterator[tuple[str
                 short = len(value) == 1 and not always_named
                 inner = prefix if short else f"{prefix}blocks.{block.name}."
                 yield from ((k, v) for k, v in _leaves(block, inner, always_named) if k != f"{inner}name")
+        elif value and name in BY_NAME:
+            for part in value:
+                inner = f"{prefix}{name}.{part.name}."
+                yield from ((k, v) for k, v in _leaves(part, inner, always_named) if k != f"{inner}name")
         elif isinstance(value, Part):
             yield from _leaves(value, f"{prefix}{name}.", always_named)
         else:

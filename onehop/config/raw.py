@@ -29,8 +29,9 @@ COMMON = ("attention", "cross", "ffn", "norm", "norm_in", "norm_out", "parallel"
 SERVES: dict[str, dict[str, tuple[str, ...]]] = {
     "ffn": {"balance": ("balance_weight", "balance_rate")},
     "data": {
-        "corpus": ("files", "n_documents", "separator", "jsonl_field"),
-        "files": ("corpus", "n_documents", "separator", "jsonl_field"),
+        "corpus": ("files", "mixture", "n_documents", "separator", "text_field"),
+        "files": ("corpus", "mixture", "n_documents", "separator", "text_field"),
+        "mixture": ("corpus", "files", "n_documents", "separator", "text_field"),
         "tokenizer": ("vocab_size",),
     },
 }

@@ -1,54 +1,19 @@
 """A recipe: the model, the text, and how to train the one on the other."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from onehop.config.data import DataConfig
 from onehop.config.effect import Listens, without_effect
-from onehop.config.model import BlockConfig, ModelConfig, Names
-from onehop.config.part import Part, broken_rule
+from onehop.config.model import BlockConfig, ModelConfig
+from onehop.config.part import Part, as_tuple, broken_rule
 from onehop.config.rules import each_block
 
 Kernel = Literal["auto", "plain", "tiled", "fused"]
-
-
-class DataConfig(Part):
-    """Which text, how it becomes tokens, and how tokens become rows."""
-
-    corpus: str | None = Field(None, description="a built-in corpus: fables or python-stdlib")
-    files: Names = Field((), description="files, folders or globs with text (.txt, .md, source code, .jsonl …)")
-    n_documents: int | None = Field(
-        None, ge=1, description="documents to take; none: all (an endless corpus needs a number)"
-    )
-    separator: str | None = Field(
-        None, description="splits a plain file into documents; none: one file is one document"
-    )
-    jsonl_field: str = Field("text", description="the field of each JSON line that holds the text")
-    tokenizer: str = Field("bpe", description="bpe (trained on the text), characters, or the path of a tokenizer.json")
-    vocab_size: int = Field(1024, ge=258, description="size of a trained bpe")
-    validation: float = Field(0.05, gt=0, lt=1, description="share of the documents that are kept for validation")
-    packing: Literal["whole", "stream"] = Field(
-        "whole", description="rows of whole documents (fewest cuts), or one stream cut into rows"
-    )
-    seed: int = Field(0, ge=0, description="of the built-in corpora, the split and the tokenizer")
-
-    @model_validator(mode="after")
-    def _fits(self) -> "DataConfig":
-        if self.corpus is not None and self.files:
-            raise broken_rule(
-                f"corpus={self.corpus} and data.files={','.join(self.files)} are both given. Leave one out."
-            )
-        for text in without_effect(self, rows=LISTENS):
-            raise broken_rule(text)
-        return self
-
-
-LISTENS = [
-    Listens(DataConfig, "vocab_size", lambda data: data.tokenizer == "bpe", "tokenizer=bpe"),
-    Listens(DataConfig, "separator", lambda data: bool(data.files), "files"),
-    Listens(DataConfig, "jsonl_field", lambda data: bool(data.files), "files"),
-]
+Role = Literal["matrices", "embeddings", "head", "norms", "biases"]
+Roles = Annotated[tuple[Role, ...], BeforeValidator(as_tuple)]
 
 
 class TrainConfig(Part):
@@ -68,22 +33,72 @@ class TrainConfig(Part):
     warmup: int = Field(
         0, ge=0, description="steps over which the learning rate rises from zero; a shorter run ends while it rises"
     )
-    weight_decay: float = Field(0.1, ge=0, description="decoupled weight decay, on matrices only")
+    weight_decay: float = Field(0.1, ge=0, description="decoupled weight decay of the roles in weight_decay_on")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's two decay rates")
     eps: float = Field(1e-8, gt=0, description="AdamW's epsilon")
+    weight_decay_on: Roles = Field(
+        ("matrices", "embeddings", "head"),
+        description="what decays: matrices, embeddings, head, norms, biases (and tables of position biases)",
+    )
+    schedule: Literal["cosine", "wsd", "linear", "constant"] = Field(
+        "cosine", description="the learning rate after the warm-up; wsd: constant, and a decay at the end"
+    )
+    decay: float = Field(
+        0.2, gt=0, description="wsd: the last steps, which decay: a share of all (below 1) or a number"
+    )
+    decay_shape: Literal["linear", "cosine", "sqrt"] = Field(
+        "linear", description="wsd: how it falls; sqrt: by 1 - sqrt(progress), soonest at first"
+    )
+    batch_start: int | None = Field(
+        None, ge=1, description="rows of the first step, whole micro-batches; none: batch_size from the start"
+    )
+    batch_warmup: int = Field(0, ge=0, description="steps over which the rows grow from batch_start to batch_size")
+    ema: float | None = Field(
+        None, gt=0, lt=1, description="decay of a moving average of the weights, evaluated and saved too; none: none"
+    )
+    z_loss: float = Field(0.0, ge=0, description="weight of the squared log-sum-exp of the logits in the loss")
+    width_transfer: int | None = Field(
+        None,
+        ge=1,
+        description="base width for which lr was found: rates, init and logits follow d_model (muP); none: no",
+    )
+    recompute: Literal["none", "selective", "block"] = Field(
+        "none",
+        description="what backward computes again instead of keeping: all but products and attention; whole blocks",
+    )
+    loss_chunk: int | None = Field(
+        None, ge=1, description="tokens whose logits are held at once in the loss; none: those of all"
+    )
+    compile: Literal["auto", "yes", "no"] = Field("auto", description="torch.compile for each block; auto: on a GPU")
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; none: not clipped")
     seed: int = Field(0, ge=0, lt=2**63, description="of the weights, the order of the rows and dropout")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where to train")
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="bfloat16: matrix products in bfloat16, weights in float32; auto: where it is faster"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="bfloat16 or float16: matrix products in it (float16: with a scaled loss), weights in float32; "
+        "auto: bfloat16 where it is faster",
     )
     kernel: Kernel = Field("auto", description="attention kernel")
     eval_every: int = Field(250, ge=1, description="steps between evaluations; there is always one at the end")
     eval_rows: int = Field(256, ge=1, description="validation rows per evaluation, always the same")
-    save_every: int | None = Field(None, ge=1, description="steps between checkpoints; none: at each evaluation")
+    save_every: int | None = Field(
+        None, ge=1, description="steps between checkpoints, beside those at a new best; none: at each evaluation"
+    )
     log_every: int = Field(10, ge=1, description="steps between lines of metrics.jsonl")
     sample: str = Field("", description="prompt of the sample text that each evaluation writes")
     sample_tokens: int = Field(120, ge=0, description="length of the sample text; 0: none")
+    keep: int = Field(2, ge=1, description="newest checkpoints that stay, beside the best by validation loss")
+    deterministic: bool = Field(
+        False, description="only algorithms that repeat bit for bit, the same run from the same seed; refuses others"
+    )
+    max_skipped: int = Field(20, ge=1, description="steps in a row without finite gradients that end the run")
+    spike: float | None = Field(
+        6.0,
+        gt=0,
+        description="standard deviations above its running mean at which a loss is called a spike; none: never",
+    )
+    dead_after: int = Field(100, ge=1, description="steps without a token after which an expert is called dead")
+    tensorboard: bool = Field(False, description="write the numbers of metrics.jsonl as TensorBoard events too")
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":
@@ -94,7 +109,41 @@ class TrainConfig(Part):
             )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise broken_rule(f"betas={self.betas} must lie in [0, 1). Use 0.9,0.95.")
+        for text in (*self._faults(), *without_effect(self, rows=TRAIN_LISTENS)):
+            raise broken_rule(text)
         return self
+
+    def writes(self, step: int) -> bool:
+        """Whether a line of metrics.jsonl is due after this step (from 1)."""
+        return step in (1, self.steps) or step % self.log_every == 0 or step % self.eval_every == 0
+
+    def _faults(self) -> Iterator[str]:
+        if self.decay >= 1 and self.decay != int(self.decay):
+            yield f"decay={self.decay:g} is neither a share nor a number of steps. Use 0.2, or {int(self.decay)}."
+        if (self.batch_start is None) != (self.batch_warmup == 0):
+            yield (
+                f"batch_start={self.batch_start or 'none'} and train.batch_warmup={self.batch_warmup} go together: the "
+                "rows of the first step, and the steps over which they grow. Give both or neither."
+            )
+        micro = self.micro_batch or self.batch_size
+        if self.batch_start is not None and (self.batch_start > self.batch_size or self.batch_start % micro):
+            yield (
+                f"batch_start={self.batch_start} must be whole micro-batches of {micro} rows, up to "
+                f"train.batch_size={self.batch_size}. Set train.micro_batch=M to a divisor of both."
+            )
+        if self.width_transfer is not None and self.optimizer != "adamw":
+            yield (
+                f"width_transfer={self.width_transfer} follows the rules of AdamW's steps, and "
+                f"train.optimizer={self.optimizer} takes others. Use train.optimizer=adamw."
+            )
+
+
+TRAIN_LISTENS = [
+    Listens(TrainConfig, "lr_end", lambda train: train.schedule != "constant", "schedule=cosine, wsd or linear"),
+    Listens(TrainConfig, "decay", lambda train: train.schedule == "wsd", "schedule=wsd"),
+    Listens(TrainConfig, "decay_shape", lambda train: train.schedule == "wsd", "schedule=wsd"),
+    Listens(TrainConfig, "weight_decay_on", lambda train: train.weight_decay > 0, "weight_decay above 0"),
+]
 
 
 class Recipe(Part):
@@ -119,9 +168,15 @@ class Recipe(Part):
                 f"train.context={train.context} is longer than model.max_len={model.max_len}. "
                 "Shorten the rows or raise model.max_len."
             )
-        if data.corpus is None and not data.files:
+        if data.corpus is None and not data.files and not data.mixture:
             yield "data.files and data.corpus are left out: no text. Set data.files=FILE,… or data.corpus=fables."
         yield from each_block(model, "model.", (_hides_the_next,))
+        latent = any(block.attention.kind == "latent" for block in model.layers())
+        if train.width_transfer is not None and (latent or model.embed.width is not None):
+            yield (
+                f"train.width_transfer={train.width_transfer} counts on maps whose inputs all grow with model.d_model, "
+                f"and {'latent attention' if latent else 'model.embed.width'} has one that does not. Leave one out."
+            )
 
 
 def _hides_the_next(block: BlockConfig, path: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import tomli_w
 
+from onehop.config.keys import BY_NAME
 from onehop.config.model import StackConfig
 from onehop.config.part import Part
 from onehop.config.raw import Raw
@@ -28,6 +29,8 @@ def to_dict(config: Part) -> Raw:
         if name == "blocks" and isinstance(config, StackConfig):
             named = {block.name: {k: v for k, v in to_dict(block).items() if k != "name"} for block in value}
             out.update(named["block"] if list(named) == ["block"] else {"blocks": named})
+        elif value and name in BY_NAME:
+            out[name] = {part.name: {k: v for k, v in to_dict(part).items() if k != "name"} for part in value}
         elif value is not None:
             out[name] = _plain(value)
         elif not field.is_required() and field.get_default(call_default_factory=True) is not None:

@@ -47,8 +47,10 @@ class Asked:
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value}: needs 1 or more.")
         bytes_per_weight(self.dtype)
-        if self.precision not in ("float32", "bfloat16"):
-            raise ConfigError(f"precision={self.precision!r}: training is in float32 or bfloat16. Use one of them.")
+        if self.precision not in ("float32", "bfloat16", "float16"):
+            raise ConfigError(
+                f"precision={self.precision!r}: training is in float32, bfloat16 or float16. Use one of them."
+            )
         if self.optimizer not in ("adamw", "muon"):
             raise ConfigError(f"optimizer={self.optimizer!r} does not exist. Use adamw or muon.")
         if self.recompute not in ("none", "block"):

@@ -2,22 +2,24 @@
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
 from onehop.base.errors import DataError
+from onehop.data.sources import Progress
 from onehop.text.tokenizer import Tokenizer
+
+Tag = TypeVar("Tag")
 
 FORMAT = 1
 SIDES = ("train", "validation")
 _AT_ONCE = 1 << 20  # characters that are encoded together, on all cores
-
-Progress = Callable[[str, int, int | None], None]  # what is being done, how far it is, out of how many (if known)
 
 
 @dataclass(frozen=True)
@@ -69,33 +71,70 @@ class Shards:
 
 
 def write_shards(
-    folder: Path, documents: Iterable[tuple[str, bool]], tokenizer: Tokenizer, *, progress: Progress | None = None
+    folder: Path,
+    documents: Iterable[tuple[str, bool]],
+    tokenizer: Tokenizer,
+    *,
+    sides: Sequence[str] = SIDES,
+    progress: Progress | None = None,
 ) -> None:
-    """Encode (document, whether it is for validation) into the shards of both sides in `folder`, which must exist.
+    """Encode (document, whether it is for validation) into the shards of `sides` in `folder`, which must exist.
 
-    A document is stored as [begin] tokens [end]; a tokenizer with only one of the two has it at both ends, one with
-    neither (characters) has no borders. Refuses a side without any token.
+    Documents for another side are left out. Memory stays bounded: a group of documents is encoded while the one before
+    is written and the one after is read. Refuses a side without any token.
     """
-    dtype = np.dtype("uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32")
-    before, after = _borders(tokenizer)
     with ExitStack() as stack:
-        sides = [_Side(stack.enter_context((folder / f"{side}.bin").open("wb")), dtype) for side in SIDES]
+        files = {side: stack.enter_context((folder / f"{side}.bin").open("wb")) for side in sides}
+        written = {side: _Side(file, dtype_of(tokenizer)) for side, file in files.items()}
+        kept = (row for row in documents if SIDES[row[1]] in written)
         n = 0
-        for group in _groups(documents):
-            encoded = tokenizer.encode_many([document for document, _ in group])
-            for (document, is_validation), ids in zip(group, encoded, strict=True):
-                if ids:
-                    sides[is_validation].add([*before, *ids, *after], n_bytes=len(document.encode()))
+        for group in encoded(kept, tokenizer):
+            for ids, is_validation, n_bytes in group:
+                if len(ids):
+                    written[SIDES[is_validation]].add(ids, n_bytes=n_bytes)
             n += len(group)
             if progress is not None:
                 progress("documents encoded", n, None)
-    for name, side in zip(SIDES, sides, strict=True):
+    for name, side in written.items():
         if not side.starts[-1]:
             raise DataError(
                 f"the {name} side of the split got none of {n} documents. Change data.validation or data.seed, or give "
                 "more text."
             )
         side.finish(folder, name, about={"tokenizer": tokenizer.fingerprint})
+
+
+def encoded(documents: Iterable[tuple[str, Tag]], tokenizer: Tokenizer) -> Iterator[list[tuple[np.ndarray, Tag, int]]]:
+    """(document, tag) -> groups of (its tokens, tag, its bytes), in order; no tokens where the text has none.
+
+    A document becomes [begin] tokens [end]; a tokenizer with only one of the two has it at both ends, one with neither
+    (characters) has no borders. `tokenizers` spreads a group over all cores and lets Python go on meanwhile, so that
+    reading and storing cost time only where they take longer than encoding.
+    """
+    before, after = _borders(tokenizer)
+    dtype = dtype_of(tokenizer)
+
+    def finished(group: list[tuple[str, Tag]], ids: list[list[int]]) -> list[tuple[np.ndarray, Tag, int]]:
+        rows = zip(group, ids, strict=True)
+        return [
+            (np.array([*before, *found, *after] if found else [], dtype=dtype), tag, len(text.encode()))
+            for (text, tag), found in rows
+        ]
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        waiting: tuple[list[tuple[str, Tag]], Future[list[list[int]]]] | None = None
+        for group in _groups(documents):
+            coming = pool.submit(tokenizer.encode_many, [text for text, _ in group])
+            if waiting is not None:
+                yield finished(waiting[0], waiting[1].result())
+            waiting = group, coming
+        if waiting is not None:
+            yield finished(waiting[0], waiting[1].result())
+
+
+def dtype_of(tokenizer: Tokenizer) -> np.dtype:
+    """The smallest unsigned integers that hold all its ids."""
+    return np.dtype("uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32")
 
 
 class _Side:
@@ -106,8 +145,8 @@ class _Side:
         self.starts = [0]
         self.n_bytes, self.crc32 = 0, 0
 
-    def add(self, ids: Sequence[int], *, n_bytes: int) -> None:
-        data = np.array(ids, dtype=self.dtype).tobytes()
+    def add(self, ids: np.ndarray, *, n_bytes: int) -> None:
+        data = ids.tobytes()
         self.file.write(data)
         self.crc32 = zlib.crc32(data, self.crc32)
         self.starts.append(self.starts[-1] + len(ids))
@@ -133,9 +172,9 @@ def _borders(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     return [] if before is None else [before], [] if after is None else [after]
 
 
-def _groups(documents: Iterable[tuple[str, bool]]) -> Iterator[list[tuple[str, bool]]]:
+def _groups(documents: Iterable[tuple[str, Tag]]) -> Iterator[list[tuple[str, Tag]]]:
     """Documents in groups of about `_AT_ONCE` characters."""
-    group: list[tuple[str, bool]] = []
+    group: list[tuple[str, Tag]] = []
     size = 0
     for row in documents:
         group.append(row)

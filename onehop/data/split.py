@@ -52,12 +52,20 @@ class Split:
             moved = int(at.argmax())
         return cls(fraction, seed, moved=moved)
 
+    def chosen(self, n: int) -> np.ndarray:
+        """Which of the first `n` documents are for validation, (n,) bool; not for a single one, which is cut."""
+        numbers = np.arange(n)
+        return (uniform(numbers, self.seed) < self.fraction) ^ (numbers == self.moved)
+
+    def cut(self, document: str) -> tuple[str, str]:
+        """A single document's two sides."""
+        cut = min(max(int(len(document) * (1 - self.fraction)), 1), len(document) - 1)
+        return document[:cut], document[cut:]
+
     def apply(self, documents: Iterable[str]) -> Iterator[tuple[str, bool]]:
         """(document, whether it is for validation), in order; a single document comes as two."""
         for number, (document, at) in enumerate(zip(documents, draws(self.seed), strict=False)):
             if self.single:
-                cut = min(max(int(len(document) * (1 - self.fraction)), 1), len(document) - 1)
-                yield document[:cut], False
-                yield document[cut:], True
+                yield from zip(self.cut(document), (False, True), strict=True)
             else:
                 yield document, (at < self.fraction) ^ (number == self.moved)

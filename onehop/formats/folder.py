@@ -11,7 +11,7 @@ from onehop.base.trust import leads_out, too_large
 from onehop.config.model import ModelConfig
 from onehop.config.read import model_from_dict
 from onehop.formats.family import family_for, text_part
-from onehop.formats.gguf import Header, architecture_of, read_config, read_header
+from onehop.formats.gguf import Header, architecture_of, read_config, read_model
 from onehop.formats.inside import Whole
 from onehop.formats.layout import Family
 from onehop.formats.table import Row
@@ -50,7 +50,7 @@ def describe(folder: str | Path, *, parts: Iterable[str | Path] = ()) -> Describ
     """
     folder = Path(folder)
     if folder.suffix == GGUF and folder.is_file():
-        header = read_header(folder)
+        header = read_model(folder)
         return Described(folder, "gguf", read_config(header), architecture_of(header), {}, header=header)
     if not (folder / CONFIG).is_file():
         raise CheckpointError(_no_config(folder))

@@ -25,6 +25,10 @@ HARMLESS = {
 }
 
 
+# Ends of paths, likewise.
+HARMLESS_ENDS = {".statistics": "a norm's dtype, which matters in float64 only"}
+
+
 class Leaf(NamedTuple):
     """A place in a config: its path, and its layer where it belongs to a block."""
 
@@ -159,7 +163,7 @@ def _stack_leaves(stack: StackConfig, where: str) -> Iterator[tuple[Leaf, Any]]:
 
 
 def _part_leaves(value: Any, leaf: Leaf) -> Iterator[tuple[Leaf, Any]]:
-    if leaf.path in HARMLESS:
+    if leaf.path in HARMLESS or leaf.path.endswith(tuple(HARMLESS_ENDS)):
         return
     if not isinstance(value, Part):
         yield Leaf(leaf.path.removesuffix(".kind"), leaf.layer), value

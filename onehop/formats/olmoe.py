@@ -1,10 +1,22 @@
 """OLMoE as Hugging Face folders: arXiv:2409.02060. No torch."""
 
+from onehop.config.model import ModelConfig
 from onehop.formats import kin
 from onehop.formats.experts import ROUTER_OUTPUT, Balance, expert_rows
-from onehop.formats.keys import Key, Only
+from onehop.formats.keys import Json, Key, Keys, Only, value_at
 from onehop.formats.layout import Family
 from onehop.formats.rope_keys import Rope
+
+
+def _read_clip(raw: Json) -> Json:
+    """Queries and keys are cut off behind their norm here."""
+    clip = raw.get("clip_qkv")
+    return {} if clip is None else {"attention.clip": clip, "attention.clip_after_norm": True}
+
+
+def _write_clip(config: ModelConfig) -> Json:
+    return {"clip_qkv": value_at(config, "attention.clip")}
+
 
 OLMOE = Family(
     name="olmoe",
@@ -33,7 +45,7 @@ OLMOE = Family(
         kin.tie(default=False),
         Rope(length=4096),
         ROUTER_OUTPUT,
-        Only("clip_qkv", (), "q, k and v are not cut off at a largest value here"),
+        Keys("clip_qkv", _read_clip, _write_clip),
         Only("head_dim", (), "heads share the model's width in this layout"),
     ),
     tensors=(

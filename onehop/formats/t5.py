@@ -166,13 +166,17 @@ STRUCTURE = {
     "cross.kind": "grouped",
     "cross.scale": 1.0,
     "norm.kind": "rms",
+    "norm.statistics": "float32",
     "final_norm.kind": "rms",
+    "final_norm.statistics": "float32",
     "encoder.attention.kind": "grouped",
     "encoder.attention.position.kind": "t5",
     "encoder.attention.sees": "all",
     "encoder.attention.scale": 1.0,
     "encoder.norm.kind": "rms",
+    "encoder.norm.statistics": "float32",
     "encoder.final_norm.kind": "rms",
+    "encoder.final_norm.statistics": "float32",
 }
 
 T5 = Family(

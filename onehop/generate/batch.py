@@ -85,6 +85,7 @@ class Answer:
     def __init__(self, index: int, request: Request, limits: Limits, tokenizer: Tokenizer | None):
         self.index, self.request = index, request
         self.eos_ids = frozenset() if request.ignore_eos else limits.eos_ids
+        self.last = limits.last
         self.room = request.room(limits)
         self.text = None if tokenizer is None else TextStream(tokenizer)
         if self.text is not None and not limits.has_source:
@@ -103,6 +104,7 @@ class Answer:
         if self.done and not stopped:
             more, stopped = self._shown("" if self.text is None else self.text.close())
             text += more + ("" if self.stops is None or stopped else self.stops.close())
+        ended = ended and not (full and token_id == self.last)  # that end was not the model's choice
         reason: Literal["stop", "length"] | None = "stop" if ended or stopped else "length" if full else None
         return Piece(self.index, text, token_id, logprob, reason)
 

@@ -17,7 +17,8 @@ class Limits:
 
     start_id begins an empty prompt (decoder-only) or every answer (encoder-decoder, has_source); eos_ids end one.
     both_ways: it sees what comes, so that it has nothing to say about the next token. never: ids that are not drawn,
-    however likely.
+    however likely; never_first: not at an answer's begin. first: the id that is drawn there, however unlikely; last: at
+    the last place that an answer has room for (not with ignore_eos).
     """
 
     n_ids: int
@@ -27,6 +28,9 @@ class Limits:
     has_source: bool = False
     both_ways: bool = False
     never: frozenset[int] = frozenset()
+    never_first: frozenset[int] = frozenset()
+    first: int | None = None
+    last: int | None = None
 
     def need_next(self, what: str) -> None:
         """Raises RequestError where `what` takes a model of the next token, and this is none."""

@@ -106,7 +106,11 @@ class Sampler:
     def __init__(self, requests: Sequence[Request], limits: Limits, *, device: torch.device | str = "cpu"):
         """What was said before counts for the repetition penalty: the prompt (not a source) and the answer."""
         self.n_ids, self.device = limits.n_ids, torch.device(device)
-        self.never = torch.tensor(sorted(i for i in limits.never if i < self.n_ids), device=self.device)
+        self.never, self.never_first = (
+            torch.tensor(sorted(i for i in ids if i < self.n_ids), dtype=torch.int64, device=self.device)
+            for ids in (limits.never, limits.never_first)
+        )
+        self.limits, self.drawn = limits, 0  # tokens of each answer so far
         self.requests = list(requests)
         self.generators = [None if r.seed is None else Generator().manual_seed(r.seed) for r in requests]
         self.seen = self.counts = torch.empty(0)
@@ -118,10 +122,8 @@ class Sampler:
         self._set_columns()
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """The next token of every row, (B, V) -> (B,) int64; ids from n_ids on, and those of `never`, are not drawn."""
-        logits = logits[:, : self.n_ids]
-        if self.never.numel():
-            logits = logits.index_fill(1, self.never, -math.inf)
+        """The next token of every row, (B, V) -> (B,) int64; only ids that are allowed are drawn."""
+        logits = self._allowed(logits[:, : self.n_ids])
         if self.penalised:
             logits = self._penalise(wide(logits))
         best = logits.max(dim=-1)  # among equals the first
@@ -137,6 +139,20 @@ class Sampler:
             cut = cut if off else transform(cut, column)
         drawn = draw(cut, self._uniform())
         return self._note(torch.where(self.greedy, best.indices, drawn) if self.mixed else drawn)
+
+    def _allowed(self, logits: Tensor) -> Tensor:
+        """The logits of the ids that may be drawn now; -inf elsewhere."""
+        step, self.drawn, limits = self.drawn, self.drawn + 1, self.limits
+        if step == 0 and limits.first is not None:
+            return _nothing_but(limits.first, logits)
+        if self.never.numel():
+            logits = logits.index_fill(1, self.never, -math.inf)
+        if self.never_first.numel() and step == (limits.first is not None):
+            logits = logits.index_fill(1, self.never_first, -math.inf)
+        if limits.last is None:
+            return logits
+        full = [not r.ignore_eos and r.room(limits) == step + 1 for r in self.requests]
+        return torch.where(torch.tensor(full, device=self.device)[:, None], _nothing_but(limits.last, logits), logits)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these rows only."""
@@ -186,6 +202,10 @@ class Sampler:
             for g, r in zip(self.generators, self.requests)
         ]
         return self._column(values, torch.float64)
+
+
+def _nothing_but(token_id: int, logits: Tensor) -> Tensor:
+    return torch.full_like(logits, -math.inf).index_fill(1, torch.tensor(token_id, device=logits.device), 0.0)
 
 
 def wide(logits: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from onehop.lm.completion import Completion
 from onehop.lm.language_model import LanguageModel
 from onehop.lm.load import load
-from onehop.lm.scoring import Evaluation, Score
+from onehop.lm.scoring import Evaluation, Loss, Score
 from onehop.lm.verify import Check, verify
 
-__all__ = ["Check", "Completion", "Evaluation", "LanguageModel", "Score", "load", "verify"]
+__all__ = ["Check", "Completion", "Evaluation", "LanguageModel", "Loss", "Score", "load", "verify"]

@@ -8,15 +8,13 @@ import torch
 from torch import nn
 
 from onehop.formats.folder import describe
-from onehop.formats.table import match
 from onehop.lm.language_model import LanguageModel
 from onehop.lm.probe import Finding, Probe, simply, skipped
 from onehop.model.build import build
 from onehop.weights.hf import load_hf, save_hf
-from onehop.weights.native import load_native, same_names, save_native
+from onehop.weights.native import load_native, save_native
 from onehop.weights.ops import OPS
-from onehop.weights.quantised import dequantised
-from onehop.weights.safetensors_files import SINGLE, open_tensors
+from onehop.weights.source import claims_of, tensors_of
 
 SHOWN = 3  # complaints that are printed
 
@@ -43,13 +41,8 @@ def as_in_the_files(lm: LanguageModel) -> Finding:
         return skipped("this model did not come from safetensors files")
     ours = lm.model.state_dict()
     described = describe(lm.folder, parts=lm.parts)
-    with open_tensors(lm.folder) as files:
-        tensors = dequantised(files, described.raw)
-        if lm.family is None:
-            claims = same_names(lm.model)
-        else:
-            table = described.tensors(tensors.entries)
-            claims = match(table, described.config, tensors.entries, where=str(lm.folder / SINGLE)).claims
+    with tensors_of(described) as tensors:
+        claims = claims_of(described, tensors, lm.model)
         wrong, n = [], 0
         for claim in claims:
             read = OPS.get(claim.op).load([tensors.read(name) for name in claim.theirs], claim.sizes)

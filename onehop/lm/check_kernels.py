@@ -1,6 +1,5 @@
 """Kernels by themselves: exactly at the edge of each window, with scores that reach the soft cap; and compiled."""
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from onehop.lm.probe import Finding, Probe, judged, skipped, unit
 from onehop.lm.yardstick import distance
+from onehop.model.compiler import no_compiler
 from onehop.parts.keys import Keys
 from onehop.parts.places import Places
 from onehop.parts.score import KERNELS, choose
@@ -101,15 +101,6 @@ def compiled(probe: Probe) -> Finding:
         found[f"{at}.ffn"] = distance(out, truth.values[f"{at}.ffn"]) / eps
     torch.compiler.reset()
     return judged(found, probe.lost, unit=probe.unit, order=list(found), note=f"{len(found) // 2} kinds of layer")
-
-
-def no_compiler(device: torch.device) -> str | None:
-    """Why nothing is compiled here; None where torch.compile has what it needs."""
-    if device.type == "cpu" and not any(map(shutil.which, ("g++", "c++", "clang++"))):
-        return "there is no C++ compiler here, which torch.compile needs on a CPU: install g++ or clang"
-    if device.type == "mps":
-        return "torch.compile is not relied on here on mps"
-    return None
 
 
 def _kinds(probe: Probe) -> Iterator[tuple[int, Any]]:

@@ -6,7 +6,7 @@ import unicodedata
 from typing import Any
 
 from onehop.base.errors import TextError
-from onehop.lm.check_theirs import quiet
+from onehop.lm.check_theirs import TheirFault, quiet, their_code
 from onehop.lm.language_model import LanguageModel
 from onehop.lm.probe import Finding, simply, skipped
 from onehop.text.chat import encode_chat, render
@@ -64,10 +64,12 @@ def round_trip(lm: LanguageModel) -> Finding:
 
 
 def lint(lm: LanguageModel) -> Finding:
-    """The ids of a rendered conversation: one begin token, and control tokens whole."""
+    """The ids of a rendered conversation: one begin token, control tokens whole, and a file that says how it cuts."""
     if (tokenizer := lm.tokenizer) is None:
         return skipped("this model has no tokenizer")
     wrong, said = _split(tokenizer), []
+    if tokenizer.settings.doubt is not None:
+        wrong.append(tokenizer.settings.doubt)
     if tokenizer.bos_id is not None and tokenizer.encode("a").count(tokenizer.bos_id) > 1:
         wrong.append("a plain text begins with two begin tokens")
     if tokenizer.chat_template is None:
@@ -120,7 +122,12 @@ def theirs(lm: LanguageModel) -> Finding:
     except ImportError:
         return skipped("transformers is not installed: pip install 'onehop-lm[eval]'")
     with quiet():
-        return _same_ids(lm.tokenizer, PreTrainedTokenizerFast.from_pretrained(lm.folder))
+        try:
+            with their_code("opening the tokenizer"):
+                other = PreTrainedTokenizerFast.from_pretrained(lm.folder)
+            return _same_ids(lm.tokenizer, other)
+        except TheirFault as fault:
+            return skipped(f"could not be compared: {fault}")
 
 
 def _same_ids(tokenizer: Tokenizer, other: Any) -> Finding:
@@ -134,7 +141,8 @@ def _same_ids(tokenizer: Tokenizer, other: Any) -> Finding:
         except TextError:
             continue
         n += 1
-        found = other(text)["input_ids"]
+        with their_code(f"encoding {text[:24]!r}"):
+            found = other(text)["input_ids"]
         if found != ours:
             at = next((i for i, (a, b) in enumerate(zip(ours, found)) if a != b), min(len(ours), len(found)))
             wrong.append(f"{text[:24]!r}: from token {at} on, {ours[at : at + 4]} here and {found[at : at + 4]} there")

@@ -4,13 +4,14 @@ All of their model is in memory meanwhile: it renames and fuses tensors as it lo
 and cannot be asked for a layer. Where it does not fit beside ours, nothing is compared and the note says so.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from onehop.base.units import human_bytes
 from onehop.config.position import AlibiConfig
@@ -21,6 +22,20 @@ from onehop.weights.memory import free_bytes
 # Angles and ALiBi biases are float32 there, whatever the dtype: at position p an angle is wrong by up to p · 2^-24 rad,
 # half an eps for each position, and queries and keys whose product is 4 pass that on to the weights fourfold.
 EPS_PER_POSITION = 2.0
+
+
+class TheirFault(Exception):
+    """Their code ended in an error: nothing is known about ours."""
+
+
+@contextmanager
+def their_code(doing: str) -> Iterator[None]:
+    """What is raised inside is theirs, and is told as such."""
+    try:
+        yield
+    except Exception as error:  # a library may raise anything
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0]
+        raise TheirFault(f"transformers, {doing}, ends in {type(error).__name__}: {reason}") from error
 
 
 def transformers(probe: Probe) -> Finding:
@@ -38,21 +53,23 @@ def transformers(probe: Probe) -> Finding:
     # Falcon's two kernels disagree about ALiBi, and its default is not the plain one; elsewhere the plain one decides,
     # because the other leaves soft caps out.
     alibi = any(isinstance(block.attention.position, AlibiConfig) for block in probe.model.config.blocks)
-    found = _compared(probe, _open(library, probe, "eager"))
+    try:
+        found = _compared(probe, _open(library, probe, "eager"))
+    except TheirFault as fault:
+        return skipped(f"could not be compared: {fault}")
     if found.passed or not alibi:
         return found
     try:
-        theirs = _open(library, probe, "sdpa")
-    except ValueError:  # this architecture has the plain one only
+        return _compared(probe, _open(library, probe, "sdpa"))
+    except TheirFault:  # this architecture has the plain one only
         return found
-    return _compared(probe, theirs)
 
 
 def _open(library: Any, probe: Probe, kernel: str) -> nn.Module:
     """Their model in float32, its 16-bit weights rounded as ours are."""
     family, folder = probe.lm.family, probe.lm.folder
     assert family is not None
-    with quiet():
+    with quiet(), their_code("opening the folder"):
         theirs = getattr(library, family.architecture).from_pretrained(
             folder, dtype=torch.float32, attn_implementation=kernel
         )
@@ -115,7 +132,8 @@ def _within(name: str, lost: Mapping[str, float]) -> float:
 def _differences(theirs: nn.Module, inputs: tuple[Tensor, ...], truth: Truth) -> dict[str, float]:
     """What each of their layers differs by, in eps of float32, in the order in which they compute."""
     eps, found = torch.finfo(torch.float32).eps, {}
-    handles = []
+    handles: list[RemovableHandle] = []
+    named = dict(zip(("input_ids", "decoder_input_ids") if len(inputs) > 1 else ("input_ids",), inputs))
 
     def before(name: str, _: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         given = truth.given[f"{name}.in"].float()
@@ -136,14 +154,22 @@ def _differences(theirs: nn.Module, inputs: tuple[Tensor, ...], truth: Truth) ->
             layer.register_forward_hook(partial(after, name)),
         ]
     try:
-        named = dict(zip(("input_ids", "decoder_input_ids") if len(inputs) > 1 else ("input_ids",), inputs))
         logits = theirs(**named).logits
+    except Exception:  # either their code's fault, which it then has without our hooks too, or ours
+        _remove(handles)
+        with their_code("reading the text"):
+            theirs(**named)
+        raise
     finally:
-        for handle in handles:
-            handle.remove()
+        _remove(handles)
     wanted = truth.values["logits"]
     found["logits"] = distance(logits[..., : wanted.size(-1)].to(torch.float64), wanted) / eps
     return found
+
+
+def _remove(handles: Iterable[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
 
 
 def _layers(theirs: nn.Module, truth: Truth) -> list[tuple[str, nn.Module]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from onehop.base.errors import CheckpointError, ConfigError
 from onehop.config.stretch import expected_training
 from onehop.formats.family import family_of
-from onehop.formats.folder import GGUF, describe
+from onehop.formats.folder import GGUF, Described, describe
 from onehop.formats.gguf.architecture import write_config
 from onehop.formats.layout import Family
 from onehop.formats.table import Claim, claims
@@ -17,6 +17,7 @@ from onehop.model.transformer import Transformer
 from onehop.weights.locate import locate
 from onehop.weights.native import same_names
 from onehop.weights.reshape import POOLED, fewer_kv_heads, longer
+from onehop.weights.source import claims_of, tensors_of
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,11 @@ def convert(
     quantised = dtype is not None and dtype == "q8_0"
     if quantised and (format or GGUF) != "gguf" and target.suffix != GGUF:
         raise ConfigError("dtype=q8_0 exists in GGUF files only. Name a target that ends in .gguf.")
-    lm = load(place, dtype=None if quantised else dtype, parts=parts)
-    came = describe(place, parts=parts).family
-    before = _claims(lm.model, came)
+    lm = load(place, dtype=None if quantised else dtype, parts=parts, report=lambda line: None)  # nothing is generated
+    before = _made_of(describe(place, parts=parts), lm.model)
     notes = _reshape(lm, kv_heads=kv_heads, context=context, rope=rope or "yarn")
+    if lm.tokenizer is not None and lm.tokenizer.settings.doubt is not None:
+        notes.append(f"the tokenizer is in doubt as before: {lm.tokenizer.settings.doubt}")
     chosen = format or _format_for(target, lm)
     family = _family(lm, chosen)
     if chosen == "hf":
@@ -94,6 +96,11 @@ def _reshape(lm: LanguageModel, *, kv_heads: int | None, context: int | None, ro
     return notes
 
 
+def _made_of(described: Described, model: Transformer) -> tuple[Claim, ...]:
+    with tensors_of(described) as tensors:
+        return claims_of(described, tensors, model)
+
+
 def _claims(model: Transformer, family: Family | None) -> tuple[Claim, ...]:
     """Which tensors of a layout are which of ours; onehop's own has our names."""
     return same_names(model) if family is None else tuple(claims(family.tensors, model.config))
@@ -104,9 +111,9 @@ def _report(before: Iterable[Claim], after: Iterable[Claim], *, pooled: bool) ->
     origin = {name: claim for claim in before for name in claim.ours}
     out = []
     for claim in after:
-        sources = list(dict.fromkeys(id(origin[name]) for name in claim.ours))
-        found = [next(origin[name] for name in claim.ours if id(origin[name]) == key) for key in sources]
-        steps = [f"{op}, read" for op in dict.fromkeys(c.op for c in found) if op != "same"]
+        found = list(dict.fromkeys(origin[name] for name in claim.ours if name in origin))
+        steps = [] if found else ["zeros, which the source left out"]
+        steps += [f"{op}, read" for op in dict.fromkeys(c.op for c in found) if op != "same"]
         steps += ["mean of heads"] if pooled and any(name.endswith(POOLED) for name in claim.ours) else []
         steps += [f"{claim.op}, written"] if claim.op != "same" else []
         theirs = tuple(dict.fromkeys(name for c in found for name in c.theirs))

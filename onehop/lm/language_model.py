@@ -15,8 +15,9 @@ from onehop.generate.batch import Piece, run
 from onehop.generate.engine import Engine
 from onehop.generate.request import Limits, Request
 from onehop.lm import scoring
+from onehop.lm.asked import fixed, never_first, never_said, not_done
 from onehop.lm.completion import Completion
-from onehop.lm.options import never_said, resolve
+from onehop.lm.options import NAMES, resolve
 from onehop.model.transformer import Transformer
 from onehop.parts.linear import pack
 from onehop.parts.score import KERNELS
@@ -77,16 +78,27 @@ class LanguageModel:
     @property
     def limits(self) -> Limits:
         """What a request may ask of this model. Rows of the head beyond the tokenizer's last id are no tokens."""
+        asks, encodes = self.generation_config, self.config.encoder is not None
         rows = self.model.embed.tokens.num_embeddings
+        n_ids = rows if self.tokenizer is None else min(rows, self.tokenizer.vocab_size)
         return Limits(
-            n_ids=rows if self.tokenizer is None else min(rows, self.tokenizer.vocab_size),
+            n_ids=n_ids,
             max_len=self.config.max_len,
             start_id=self.start_id,
             eos_ids=self.eos_ids,
-            has_source=self.config.encoder is not None,
+            has_source=encodes,
             both_ways=self.config.both_ways,
-            never=never_said(self.generation_config),
+            never=never_said(asks),
+            never_first=never_first(asks),
+            first=fixed(asks, "forced_bos_token_id", n_ids=n_ids) if encodes else None,
+            last=fixed(asks, "forced_eos_token_id", n_ids=n_ids),
         )
+
+    @property
+    def not_done(self) -> dict[str, tuple[Any, str]]:
+        """What the checkpoint's settings ask for and generation here does not do: the value, and what it would do."""
+        has_source, max_len = self.config.encoder is not None, self.config.max_len
+        return not_done(self.generation_config, options=NAMES, has_source=has_source, max_len=max_len)
 
     def generate(self, prompts: Prompt | Sequence[Prompt], **options: Any) -> list[Completion]:
         """Continue each prompt, a text or token ids (encoder-decoder: answer it); no chat template is applied.

@@ -1,11 +1,13 @@
 """From a path or a name to a LanguageModel."""
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
 from onehop.formats.folder import CONFIG, read_json
+from onehop.lm.asked import notice
 from onehop.lm.language_model import LanguageModel
 from onehop.text.tokenizer import Tokenizer
 from onehop.weights.memory import Report
@@ -31,14 +33,15 @@ def load(
     fused). parts: files with your own parts. prepare: keep a second copy of the weights in the layout that this CPU
     multiplies fastest (None: if it takes no more than a quarter of the machine's memory). report: is told, before
     loading, in one line, the size of the files, of the loaded model and of the free memory; what is larger than that is
-    refused.
+    refused; and behind it what the checkpoint's settings ask for and generation here does not do (without a report: a
+    warning).
     """
     parts = tuple(parts)
     opened = open_model(path, dtype=dtype, device=device, parts=parts, report=report)
     found = opened.tokenizer
     tokenizer = Tokenizer.load(found) if isinstance(found, Path) else found
     named = frozenset() if tokenizer is None else tokenizer.eos_ids
-    return LanguageModel(
+    lm = LanguageModel(
         opened.model,
         tokenizer,
         eos_ids=named | frozenset(opened.eos_ids),
@@ -51,6 +54,17 @@ def load(
         kernel=kernel,
         prepare=prepare,
     )
+    _tell(lm, report)
+    return lm
+
+
+def _tell(lm: LanguageModel, report: Report | None) -> None:
+    """Say what the checkpoint asks for and does not get."""
+    line = notice(lm.not_done)
+    if line is not None and report is None:
+        warnings.warn(line, stacklevel=3)
+    elif line is not None and report is not None:
+        report(f"note: {line}")
 
 
 def _start(opened: Opened) -> int | None:

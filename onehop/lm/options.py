@@ -6,30 +6,12 @@ from typing import Any
 
 from onehop.base.errors import RequestError, did_you_mean
 from onehop.generate.request import Request
+from onehop.lm.asked import FILE
 
 # What is neither asked for nor said by the checkpoint. Every other option starts switched off, as Request says.
 DEFAULTS: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 256}
 OFF = {field.name: field.default for field in fields(Request) if field.name != "prompt"}
 NAMES = tuple(OFF)
-FILE = "generation_config.json"
-
-
-def never_said(checkpoint: Mapping[str, Any]) -> frozenset[int]:
-    """The token ids that a checkpoint's settings keep out of its answers (Marian: its padding).
-
-    Raises RequestError for words of several tokens.
-    """
-    words, ids = (checkpoint.get(key) or [] for key in ("bad_words_ids", "suppress_tokens"))
-    if not isinstance(words, list) or not isinstance(ids, list):
-        raise RequestError(f"{FILE}: bad_words_ids and suppress_tokens should be lists. Mend or remove them.")
-    words = [*words, *([token_id] for token_id in ids)]
-    for word in words:
-        if not isinstance(word, list) or len(word) != 1 or not isinstance(word[0], int) or word[0] < 0:
-            raise RequestError(
-                f"{FILE}: {word!r} among bad_words_ids or suppress_tokens is no single token id, and only such can be "
-                "kept out of an answer. Remove it."
-            )
-    return frozenset(word[0] for word in words)
 
 
 def resolve(given: Mapping[str, Any], checkpoint: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:

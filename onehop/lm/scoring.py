@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,13 +41,12 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Loss:
     """Mean loss in nats per token over n_tokens scored tokens; n_bytes: their UTF-8 bytes (needs a tokenizer)."""
 
     loss: float
     n_tokens: int
     n_bytes: int | None
-    how: str
 
     @property
     def perplexity(self) -> float:
@@ -58,6 +57,18 @@ class Evaluation:
     def bits_per_byte(self) -> float | None:
         """Bits that the model needs per byte of text: comparable between tokenizers."""
         return None if not self.n_bytes else self.loss * self.n_tokens / math.log(2) / self.n_bytes
+
+
+@dataclass(frozen=True)
+class Evaluation(Loss):
+    """The loss of all texts, of each by itself (None: it has no token to score), and by the place in the context.
+
+    `positions`: (fewest, most, loss): the tokens that were predicted from so many tokens before them.
+    """
+
+    how: str
+    documents: tuple[Loss | None, ...] = ()
+    positions: tuple[tuple[int, int, Loss], ...] = ()
 
 
 def score(lm: "LanguageModel", context: "Prompt", continuation: "Prompt") -> Score:
@@ -105,15 +116,63 @@ def evaluate(lm: "LanguageModel", texts: "Iterable[Prompt]", *, stride: int | No
         raise RequestError(f"stride={stride} must be a whole number between 1 and this model's context of {context}")
     if lm.prepare:
         pack(lm.model)
-    losses, n_tokens, n_bytes = [], 0, 0
-    for batch in _batches(_windows(lm, texts, context=context, stride=stride)):
-        losses.append(_loss(lm, batch))
-        n_tokens += sum(window.n_scored for window in batch)
-        n_bytes += sum(window.n_bytes for window in batch)
-    if not n_tokens:
+    by_document: dict[int, _Sums] = {}
+    by_place: dict[int, _Sums] = {}
+    windows = _windows(lm, _numbered(texts, by_document), context=context, stride=stride)
+    for batch in _batches(windows):
+        for window, losses in zip(batch, _losses(lm, batch), strict=True):
+            by_document[window.document].add(losses, window.n_bytes)
+            _add_by_place(by_place, losses, n_before=len(window.ids) - window.n_scored)
+    whole = _Sums([x for sums in by_document.values() for x in sums.losses])
+    whole.n_tokens = sum(sums.n_tokens for sums in by_document.values())
+    whole.n_bytes = sum(sums.n_bytes for sums in by_document.values())
+    found = whole.mean(lm.tokenizer is not None)
+    if found is None:
         raise DataError("no token to score: the texts are empty, or hold one token each. Give longer texts.")
-    n_known = None if lm.tokenizer is None else n_bytes
-    return Evaluation(math.fsum(losses) / n_tokens, n_tokens, n_known, _how(lm, context, stride))
+    documents = tuple(sums.mean(lm.tokenizer is not None) for sums in by_document.values())
+    positions = tuple(
+        (1 << power, min((2 << power) - 1, context), loss)
+        for power, sums in sorted(by_place.items())
+        if (loss := sums.mean(known=False)) is not None
+    )
+    return Evaluation(found.loss, found.n_tokens, found.n_bytes, _how(lm, context, stride), documents, positions)
+
+
+@dataclass
+class _Sums:
+    """Losses on their way to a mean."""
+
+    losses: list[float] = field(default_factory=list)
+    n_tokens: int = 0
+    n_bytes: int = 0
+
+    def add(self, losses: Tensor, n_bytes: int = 0) -> None:
+        self.losses.append(float(losses.sum()))
+        self.n_tokens += losses.numel()
+        self.n_bytes += n_bytes
+
+    def mean(self, known: bool) -> Loss | None:
+        """The mean loss; known: whether the bytes are."""
+        if not self.n_tokens:
+            return None
+        return Loss(math.fsum(self.losses) / self.n_tokens, self.n_tokens, self.n_bytes if known else None)
+
+
+def _numbered(texts: "Iterable[Prompt]", by_document: dict[int, _Sums]) -> "Iterator[tuple[int, Prompt]]":
+    """Each text with its number, and a place for its sums."""
+    for number, text in enumerate(texts):
+        by_document[number] = _Sums()
+        yield number, text
+
+
+def _add_by_place(by_place: dict[int, _Sums], losses: Tensor, *, n_before: int) -> None:
+    """Sort losses by how many tokens were before them, n_before at the first: 1, 2-3, 4-7 and so on."""
+    done = 0
+    while done < losses.numel():
+        power = (n_before + done).bit_length() - 1
+        end = (2 << power) - n_before
+        by_place.setdefault(power, _Sums()).add(losses[done:end])
+        done = min(end, losses.numel())
 
 
 def _read_off(lm: "LanguageModel", hidden: Tensor, targets: Tensor, n_ids: int) -> tuple[Tensor, Tensor]:
@@ -184,10 +243,13 @@ class _Window:
     ids: list[int]  # the last one is a target only
     n_scored: int
     n_bytes: int  # of the whole text, counted with its first window
+    document: int
 
 
-def _windows(lm: "LanguageModel", texts: "Iterable[Prompt]", *, context: int, stride: int) -> Iterator[_Window]:
-    for text in texts:
+def _windows(
+    lm: "LanguageModel", texts: "Iterable[tuple[int, Prompt]]", *, context: int, stride: int
+) -> Iterator[_Window]:
+    for number, text in texts:
         ids = _begun(lm, text)
         _check_ids(lm, ids)
         n_bytes, done = _scored_bytes(lm, text, ids), 1
@@ -195,7 +257,7 @@ def _windows(lm: "LanguageModel", texts: "Iterable[Prompt]", *, context: int, st
             if done >= len(ids):
                 break
             part = ids[start : start + context + 1]
-            yield _Window(part, start + len(part) - done, n_bytes)
+            yield _Window(part, start + len(part) - done, n_bytes, number)
             n_bytes, done = 0, start + len(part)
 
 
@@ -211,15 +273,15 @@ def _batches(windows: Iterable[_Window]) -> Iterator[list[_Window]]:
         yield batch
 
 
-def _loss(lm: "LanguageModel", batch: list[_Window]) -> float:
-    """The summed loss of what a batch scores."""
+def _losses(lm: "LanguageModel", batch: list[_Window]) -> list[Tensor]:
+    """The losses (n_scored,) in float64 of what each window scores."""
     device = lm.model.embed.tokens.weight.device
     tokens, at = left_padded([window.ids[:-1] for window in batch], device)
     targets, _ = left_padded([window.ids[1:] for window in batch], device)
     with torch.inference_mode():
         hidden = lm.model.states(tokens, at=at, kernel=lm.kernel).hidden  # (B, T, C)
         found, _ = _read_off(lm, hidden, targets, lm.limits.n_ids)
-    return -math.fsum(float(row[-w.n_scored :].sum(dtype=torch.float64)) for row, w in zip(found, batch))
+    return [-row[-window.n_scored :].double() for row, window in zip(found.cpu(), batch, strict=True)]
 
 
 def _scored_bytes(lm: "LanguageModel", text: "Prompt", ids: list[int]) -> int:

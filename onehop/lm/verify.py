@@ -11,6 +11,7 @@ import torch
 from onehop.lm import check_files, check_kernels, check_text, check_theirs, checks, positions
 from onehop.lm.language_model import LanguageModel
 from onehop.lm.probe import Finding, Probe, skipped
+from onehop.model.compiler import no_compiler
 from onehop.weights.memory import free_bytes
 
 N_PASSES = 30  # passes over a text, in the cost of the whole: the checks' own, and those of the truth
@@ -81,7 +82,7 @@ def cost(lm: LanguageModel, *, length: int | None = None, compile: bool = False)
     # The prepared weights, and the model read again; then either everything in float32 twice, or theirs.
     copies = 2 * probe.dtype.itemsize + (8 if wide else 4 if lm.family is not None else 0)
     nbytes = max(layers) * 8 + kept + weights * copies
-    kinds = 0 if not compile or check_kernels.no_compiler(probe.device) else len(model.config.blocks)
+    kinds = 0 if not compile or no_compiler(probe.device) else len(model.config.blocks)
     fixed = SECONDS + SECONDS_COMPILED * kinds
     return Cost(fixed + (1 + wide) * (N_PASSES * text + N_DECODED * token), nbytes)
 
@@ -145,7 +146,7 @@ def _wide_fits(lm: LanguageModel) -> bool:
 
 
 def _not_compiled(probe: Probe) -> str:
-    return check_kernels.no_compiler(probe.device) or "not asked for (compile)"
+    return no_compiler(probe.device) or "not asked for (compile)"
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -12,12 +12,14 @@ from onehop.config.model import HeadConfig, ModelConfig, TransformConfig
 from onehop.parts.absolute import LearnedPositions
 from onehop.parts.activation import ACTIVATIONS
 from onehop.parts.attention import Memory
-from onehop.parts.cache import Cache, CacheSpec
+from onehop.parts.cache import Cache, CacheSpec, LayerCache
 from onehop.parts.dropout import DropKey, dropout
 from onehop.parts.linear import Linear, Tied
 from onehop.parts.moe import Routing
 from onehop.parts.places import Places
 from onehop.parts.step import Listener, Step
+
+Passed = tuple[Tensor, Routing | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,14 +120,26 @@ class Head(nn.Module):
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
 
+def through(
+    layer: nn.Module, x: Tensor, step: Step, *, cache: LayerCache | None = None, memory: Memory | None = None
+) -> Passed:
+    """One block: (B, T, C) -> (B, T, C) and its routing."""
+    passed: Passed = layer(x, step, cache, memory)
+    return passed
+
+
 class Stack(nn.Module):
-    """Blocks in a row and the norm after the last. It owns the position schemes that its layers share."""
+    """Blocks in a row and the norm after the last. It owns the position schemes that its layers share.
+
+    `through` is how a block is gone through: as above, or keeping less for backward (`recompute.py`).
+    """
 
     def __init__(self, layers: Sequence[nn.Module], *, final_norm: nn.Module, schemes: Sequence[nn.Module]):
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.schemes = nn.ModuleList(schemes)
         self.final_norm = final_norm
+        self.through = through
 
     @property
     def by_length(self) -> bool:
@@ -138,7 +152,8 @@ class Stack(nn.Module):
         """(B, T, C) -> hidden states (B, T, C) and the routing of each layer."""
         routing: list[Routing | None] = []
         for i, layer in enumerate(self.layers):
-            x, routed = layer(x, step, None if cache is None else cache.layers[i], memory)  # (B, T, C)
+            own = None if cache is None else cache.layers[i]
+            x, routed = self.through(layer, x, step, cache=own, memory=memory)  # (B, T, C)
             routing.append(routed)
         return self.final_norm(x), routing
 

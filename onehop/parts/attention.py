@@ -29,15 +29,23 @@ class Memory:
     routing: Sequence[Routing | None] = ()
 
 
+def cut(x: Tensor, limit: float | None) -> Tensor:
+    """Numbers beyond ± limit become it; None: there is no limit."""
+    return x if limit is None else x.clamp(-limit, limit)
+
+
 class Heads(nn.Module):
     """A projection (B, T, H·D) as heads (B, T, H, D), normalised head by head, all together, or not at all.
 
-    Normalised by itself a head shares its weights with the others, or has its own.
+    Normalised by itself a head shares its weights with the others, or has its own. Where numbers are cut off, it is
+    before the norm or after it.
     """
 
     def __init__(self, n_heads: int, cfg: AttentionConfig):
         super().__init__()
         self.shape = (n_heads, cfg.d_head)
+        self.cut_first = None if cfg.clip_after_norm else cfg.clip
+        self.cut_last = cfg.clip if cfg.clip_after_norm else None
         qk, all_heads = cfg.qk_norm, n_heads * cfg.d_head
         self.together = qk is not None and qk.span == "all"
         self.norm: nn.Module = nn.Identity()
@@ -48,9 +56,10 @@ class Heads(nn.Module):
             self.norm = NORMS.get(qk.norm.kind)(all_heads if self.together else cfg.d_head, qk.norm)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = cut(x, self.cut_first)
         if self.together:
-            return self.norm(x).unflatten(-1, self.shape)  # (B, T, H, D)
-        return self.norm(x.unflatten(-1, self.shape))  # (B, T, H, D)
+            return cut(self.norm(x), self.cut_last).unflatten(-1, self.shape)  # (B, T, H, D)
+        return cut(self.norm(x.unflatten(-1, self.shape)), self.cut_last)  # (B, T, H, D)
 
 
 class GroupedQueryAttention(ScoredAttention):
@@ -85,10 +94,8 @@ class GroupedQueryAttention(ScoredAttention):
     def forward(self, x: Tensor, step: Step, cache: LayerCache | None = None) -> Tensor:
         """Let the new tokens x (B, T, C) look at themselves and the past -> (B, T, C)."""
         q, k, v = self.qkv(x)
-        if self.clip is not None:
-            q, k, v = (y.clamp(-self.clip, self.clip) for y in (q, k, v))
         q, k = self.q_heads(q), self.k_heads(k)  # (B, T, H, D), (B, T, K, D)
-        v = v.unflatten(-1, self.kv_shape)  # (B, T, K, D)
+        v = cut(v, self.clip).unflatten(-1, self.kv_shape)  # (B, T, K, D)
         q, k = self.position.turn(q, k, step)
         k, v = step.tap(f"{self.name}.k", k), step.tap(f"{self.name}.v", v)
         keys = Keys(k, v, step.places) if cache is None else cache.extend(k=k, v=v)  # (B, S, K, D) twice
@@ -114,8 +121,7 @@ class CrossAttention(GroupedQueryAttention):
 
     def forward(self, x: Tensor, step: Step, cache: LayerCache | None = None, memory: Memory | None = None) -> Tensor:
         """Let x (B, T, C) look at memory (B, S, C), or at the keys that an earlier step made of it -> (B, T, C)."""
-        q = self.wq(x)
-        q = self.q_heads(q if self.clip is None else q.clamp(-self.clip, self.clip))  # (B, T, H, D)
+        q = self.q_heads(self.wq(x))  # (B, T, H, D)
         keys = cache.cross if cache is not None and cache.cross is not None else self.read(memory, step)
         if cache is not None:
             cache.cross = keys
@@ -126,10 +132,8 @@ class CrossAttention(GroupedQueryAttention):
         """Keys and values (B, S, K, D) of the encoder's output."""
         assert memory is not None, "the first step of a decoder needs the encoder's output"
         k, v = self.qkv(memory.hidden)
-        if self.clip is not None:
-            k, v = k.clamp(-self.clip, self.clip), v.clamp(-self.clip, self.clip)
         k = step.tap(f"{self.name}.k", self.k_heads(k))  # (B, S, K, D)
-        v = step.tap(f"{self.name}.v", v.unflatten(-1, self.kv_shape))  # (B, S, K, D)
+        v = step.tap(f"{self.name}.v", cut(v, self.clip).unflatten(-1, self.kv_shape))  # (B, S, K, D)
         return Keys(k, v, memory.places)
 
 

@@ -47,8 +47,11 @@ class Packed:
         return cls(weight, bias, maps)
 
     def usable(self) -> bool:
-        """Whether no gradient is wanted, and nothing has changed since: no optimizer step, load, move or conversion."""
-        if torch.is_grad_enabled():
+        """Whether no gradient is wanted, and nothing has changed since: no optimizer step, load, move or conversion.
+
+        The compiler lays weights out by itself, and cannot read these.
+        """
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return False
         for table, key, parameter, version, address, dtype in self._states:
             if table[key] is not parameter or parameter._version != version:

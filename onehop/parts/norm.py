@@ -24,6 +24,7 @@ class RMSNorm(nn.Module):
     def __init__(self, width: int, cfg: RMSNormConfig):
         super().__init__()
         self.width, self.eps, self.offset = width, cfg.eps, cfg.offset
+        self.narrow = cfg.statistics == "float32"
         self.weight = nn.Parameter(torch.empty(width)) if cfg.affine else None
         self.reset_parameters()
 
@@ -35,6 +36,8 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(…, C) -> (…, C) of the same dtype."""
         weight = self.weight
+        if self.narrow and x.dtype == torch.float64:
+            return plain_rms_norm(x, weight, offset=self.offset, eps=self.eps, statistics=torch.float32)
         if weight is None or (self.offset == 0 and weight.dtype == x.dtype):
             return _rms_norm(x, weight, self.eps)
         h = x.to(wide(x.dtype))
@@ -151,10 +154,12 @@ def _inverse_rms(x: Tensor, eps: float) -> Tensor:
     return torch.rsqrt(torch.linalg.vector_norm(x, dim=-1, keepdim=True).square() / x.size(-1) + eps)
 
 
-def plain_rms_norm(x: Tensor, weight: Tensor | None, *, offset: int, eps: float) -> Tensor:
-    """The definition of RMSNorm."""
+def plain_rms_norm(
+    x: Tensor, weight: Tensor | None, *, offset: int, eps: float, statistics: torch.dtype | None = None
+) -> Tensor:
+    """The definition of RMSNorm; `statistics` is the dtype of the mean square (None: `wide`)."""
     h = x.to(wide(x.dtype))
-    y = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)
+    y = h * torch.rsqrt(h.to(statistics or h.dtype).square().mean(-1, keepdim=True) + eps)
     return (y if weight is None else y * (offset + weight.to(y.dtype))).to(x.dtype)
 
 

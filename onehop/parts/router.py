@@ -56,6 +56,11 @@ class Routing:
         return self._mean(self.logits.logsumexp(-1, keepdim=True).square()).squeeze()
 
     @property
+    def entropy(self) -> Tensor:
+        """Mean entropy of a token's probabilities, in nats: 0 if one expert takes all, ln E if none is preferred."""
+        return self._mean(torch.special.entr(self.probs).sum(-1, keepdim=True)).squeeze()
+
+    @property
     def weighted_loss(self) -> Tensor:
         """What this layer adds to the training loss, before the mean over the layers."""
         loss = self.logits.new_zeros(())

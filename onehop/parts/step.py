@@ -1,6 +1,7 @@
 """What one forward pass shares between its layers: where tokens stand, who sees whom, angles, dropout, listeners."""
 
 from collections.abc import Callable
+from copy import copy
 from typing import Protocol
 
 from torch import Tensor
@@ -40,6 +41,12 @@ class Step:
         self._sights: dict[tuple[Sees, int], Sight] = {}
         self._angles: dict[tuple[object, object], tuple[Tensor, Tensor]] = {}
         self._kept: list[object] = []  # keeps what `id` stands for alive
+
+    def copy(self) -> "Step":
+        """The same step, knowing what is known by now; what it learns later stays its own."""
+        twin = copy(self)
+        twin._sights, twin._angles, twin._kept = dict(self._sights), dict(self._angles), list(self._kept)
+        return twin
 
     def sight(self, sees: Sees, keys: Places) -> Sight:
         """Which of the new tokens sees which of `keys`."""

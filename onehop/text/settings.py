@@ -19,7 +19,8 @@ HIDE_OPEN, HIDE_CLOSE = "\ufdd0", "\ufdd1"  # noncharacters: never in text that 
 class TokenizerSettings:
     """The begin and end tokens by name, who adds them, every end id that a file names, and the chat templates by name.
 
-    add_bos, add_eos: None leaves it to the post-processor. config: tokenizer_config.json as it was found.
+    add_bos, add_eos: None leaves it to the post-processor. config: tokenizer_config.json as it was found. doubt: what
+    its source leaves open about the way a text is cut, and what to do about it.
     """
 
     bos: str | None = None
@@ -29,6 +30,7 @@ class TokenizerSettings:
     end_ids: tuple[int, ...] = ()
     chat_templates: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    doubt: str | None = None
 
     def to_config(self, *, adds_bos: bool, adds_eos: bool) -> dict[str, Any]:
         """The contents of a tokenizer_config.json that says the same."""

@@ -18,15 +18,16 @@ def validation_loss(
     *,
     precision: torch.dtype = torch.float32,
     kernel: str = "auto",
+    chunk: int | None = None,
     notify: Callable[[str], None] | None = None,
 ) -> float:
-    """Mean surprise per target over all batches, in nats; every target weighs the same."""
+    """Mean surprise per target over all batches, in nats; every target weighs the same. `chunk` as in `surprise`."""
     was_training = model.training
     model.eval()
     surprise, targets = 0.0, 0
     for batch in batches:
         with computing(batch.tokens.device, precision):
-            surprise += float(batch_loss(model, batch, kernel=kernel).surprise)
+            surprise += float(batch_loss(model, batch, kernel=kernel, chunk=chunk).surprise)
         targets += batch.n_targets
         if notify is not None:
             notify(f"evaluating: {human_count(targets)} tokens predicted")

@@ -2,40 +2,54 @@
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from onehop.data.loader import Batch
-from onehop.data.pack import NO_TARGET
 from onehop.model.transformer import Transformer
 from onehop.parts.dense import GatedFFN, PlainFFN
 from onehop.parts.dropout import DropKey
-from onehop.parts.score_plain import wide
+from onehop.training.surprise import surprise
 
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """`surprise`: the sum of -log p over the targets (nats), still to be divided by their number; `router` is added."""
+    """`surprise`: the sum of -log p over the targets (nats), and `z` of their squared log-sum-exps, where asked for.
+
+    Both are still to be divided by the number of targets; `router` is added.
+    """
 
     surprise: Tensor
+    z: Tensor | None
     router: Tensor | None
     loads: tuple[Tensor | None, ...]  # (E,) tokens per expert, for each layer
+    entropy: Tensor | None  # mean over tokens and layers of the entropy of the routers' scores, nats
 
 
-def batch_loss(model: Transformer, batch: Batch, *, drop: DropKey | None = None, kernel: str = "auto") -> Loss:
-    """The summed cross-entropy of a batch (B, T), and the router losses, averaged over the layers that have experts."""
+def batch_loss(
+    model: Transformer,
+    batch: Batch,
+    *,
+    drop: DropKey | None = None,
+    kernel: str = "auto",
+    chunk: int | None = None,
+    z: bool = False,
+) -> Loss:
+    """The summed cross-entropy of a batch (B, T), and the router losses, averaged over the layers that have experts.
+
+    `chunk` and `z` as in `surprise`.
+    """
     states = model.states(
         batch.tokens, at=_places(model, batch), doc=batch.doc if batch.packed else None, drop=drop, kernel=kernel
     )
-    logits = model.head(states.hidden)  # (B, T, V)
-    logits = wide(logits.flatten(0, 1))  # (B·T, V), float32 for 16-bit logits
-    surprise = F.cross_entropy(logits, batch.targets.flatten(), ignore_index=NO_TARGET, reduction="sum")
+    found = surprise(model.head, states.hidden.flatten(0, 1), batch.targets.flatten(), chunk=chunk, z=z)
     routed = [r for r in states.routing if r is not None]
-    router = None
+    router = entropy = None
     for r in routed:
-        term = r.weighted_loss / len(routed)
+        term, spread = r.weighted_loss / len(routed), r.entropy.detach() / len(routed)
         router = term if router is None else router + term
-    return Loss(surprise, router, tuple(None if r is None else r.load for r in states.routing))
+        entropy = spread if entropy is None else entropy + spread
+    loads = tuple(None if r is None else r.load for r in states.routing)
+    return Loss(found.nats, found.z, router, loads, entropy)
 
 
 def _places(model: Transformer, batch: Batch) -> Tensor | None:

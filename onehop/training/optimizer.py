@@ -1,15 +1,20 @@
 """What moves the weights: AdamW, or Muon for the hidden matrices and AdamW for the rest.
 
-Weight decay falls on matrices, never on norms, biases and tables of scalars.
+Weight decay falls on the roles that `train.weight_decay_on` names: as usual on all that multiplies (matrices,
+embeddings, head), not on norms and biases, whose sizes are few and carry the scale of what they act on.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from onehop.config.recipe import TrainConfig
+from onehop.config.recipe import Role, TrainConfig
+from onehop.training.roles import is_hidden, roles
+
+Named = tuple[str, Role, nn.Parameter]
 
 
 class Optimizers:
@@ -32,33 +37,103 @@ class Optimizers:
         for member in self.members:
             member.zero_grad(set_to_none=set_to_none)
 
+    def summary(self) -> list[dict[str, Any]]:
+        """The groups in numbers: which optimizer, roles, tensors and weights, what decay and share of the rate."""
+        return [
+            {
+                "optimizer": "muon" if isinstance(member, StackedMuon) else "adamw",
+                "roles": group["roles"],
+                "tensors": len(group["params"]),
+                "weights": sum(p.numel() for p in group["params"]),
+                "weight_decay": group["weight_decay"],
+                "lr_share": group["lr_share"],
+            }
+            for member in self.members
+            for group in member.param_groups
+            if group["params"]
+        ]
 
-def make_optimizer(model: nn.Module, cfg: TrainConfig) -> Optimizers:
-    """The optimizer that `train.optimizer` names, over the parameters that need gradients."""
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    hidden = [p for name, p in named if cfg.optimizer == "muon" and _is_hidden(name, p)]
-    taken = {id(p) for p in hidden}
-    rest = [p for _, p in named if id(p) not in taken]
-    return Optimizers(*([muon(hidden, cfg)] if hidden else []), adamw(rest, cfg))
+
+def make_optimizer(model: nn.Module, cfg: TrainConfig, *, width: int | None = None) -> Optimizers:
+    """The optimizer that `train.optimizer` names, over the parameters that need gradients.
+
+    width: the model's d_model, from which `train.width_transfer` takes each role's share of the rate.
+    """
+    by_name = roles(model)
+    named = [(name, by_name[name], p) for name, p in model.named_parameters() if p.requires_grad]
+    hidden = [one for one in named if cfg.optimizer == "muon" and is_hidden(*one)]
+    taken = {name for name, _, _ in hidden}
+    share = 1.0 if cfg.width_transfer is None or width is None else cfg.width_transfer / width
+    rest = adamw([one for one in named if one[0] not in taken], cfg, share=share)
+    return Optimizers(*([muon(hidden, cfg)] if hidden else []), rest)
 
 
-def adamw(parameters: list[nn.Parameter], cfg: TrainConfig) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101, algorithm 2) in PyTorch's fused form."""
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": cfg.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
+def adamw(named: Sequence[Named], cfg: TrainConfig, *, share: float = 1.0) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101, algorithm 2) in PyTorch's fused form.
+
+    `share` of the rate for matrices, see `width.py`. Their decay is divided by it: what a step takes off a weight,
+    rate · decay, stays.
+    """
+    groups = []
+    for decays in (True, False):
+        for only_matrices in (True, False) if share != 1.0 else (None,):
+            found = [
+                (role, p)
+                for _, role, p in named
+                if (role in cfg.weight_decay_on) == decays and only_matrices in (None, role == "matrices")
+            ]
+            own = share if only_matrices else 1.0
+            decay = cfg.weight_decay / own if decays else 0.0
+            groups.append(_group(found, decay=decay, share=own))
     return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas, eps=cfg.eps, fused=True)
 
 
-def muon(parameters: list[nn.Parameter], cfg: TrainConfig) -> torch.optim.Muon:
+def muon(named: Sequence[Named], cfg: TrainConfig) -> "StackedMuon":
     """Muon (Jordan et al. 2024), its steps scaled to AdamW's size, so that one learning rate serves both.
 
     The scale is that of Liu et al. 2025, arXiv:2502.16982, section 2.2.
     """
-    return torch.optim.Muon(parameters, lr=cfg.lr, weight_decay=cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
+    decay = cfg.weight_decay if "matrices" in cfg.weight_decay_on else 0.0
+    group = _group([(role, p) for _, role, p in named], decay=decay, share=1.0)
+    return StackedMuon(group, lr=cfg.lr, adjust_lr_fn="match_rms_adamw")
 
 
-def _is_hidden(name: str, parameter: nn.Parameter) -> bool:
-    """Whether this is a matrix between hidden states: not of the embedding, the head, or a table of experts."""
-    return parameter.dim() == 2 and ".layers." in f".{name}" and min(parameter.shape) > 1
+class StackedMuon(torch.optim.Muon):
+    """PyTorch's Muon, which takes matrices only, for stacks of matrices (E, d_out, d_in) too: each by itself.
+
+    Between steps a stack's momentum is one tensor of its shape in `state`, as a matrix's is.
+    """
+
+    def __init__(self, group: dict[str, Any], **options: Any):
+        whole = group["params"]
+        self._matrices = [p for p in whole if p.dim() == 2]
+        # A stack's matrices share its memory.
+        self._stacks = [(p, [nn.Parameter(m) for m in p.detach().unbind()]) for p in whole if p.dim() == 3]
+        slices = [matrix for _, stack in self._stacks for matrix in stack]
+        super().__init__([{**group, "params": [*self._matrices, *slices]}], **options)
+        self.param_groups[0]["params"] = whole  # but in a step: who looks for gradients finds those of the stacks
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move all matrices."""
+        group, slices = self.param_groups[0], []
+        for stack, matrices in self._stacks:
+            if stack.grad is None:
+                continue
+            if "momentum_buffer" not in self.state[stack]:
+                self.state[stack]["momentum_buffer"] = torch.zeros_like(stack.grad)
+            momentum = self.state[stack]["momentum_buffer"]
+            for i, matrix in enumerate(matrices):
+                matrix.data, matrix.grad = stack.detach()[i], stack.grad[i]
+                self.state[matrix] = {"momentum_buffer": momentum[i]}
+            slices += matrices
+        whole, group["params"] = group["params"], [*self._matrices, *slices]
+        super().step(closure)
+        group["params"] = whole
+        for matrix in slices:
+            del self.state[matrix]
+            matrix.grad = None
+
+
+def _group(found: Sequence[tuple[Role, nn.Parameter]], *, decay: float, share: float) -> dict[str, Any]:
+    names = sorted({role for role, _ in found})
+    return {"params": [p for _, p in found], "weight_decay": decay, "lr_share": share, "roles": names}

@@ -1,8 +1,9 @@
 """What a run tells: a line of numbers now and then, metrics.jsonl for machines, loss.png for people."""
 
 import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,21 +14,23 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from onehop.base.errors import DataError
 from onehop.base.files import append, atomic_file, atomic_write
 
+BARS = "▁▂▃▄▅▆▇█"
 SILENCE = 5.0  # seconds after which a log that is no terminal gets a line
 
 
 class Metrics:
-    """metrics.jsonl: one object a line, with `step`, `tokens`, `loss`, `lr`, `tokens_per_s`, sometimes `val_loss`.
+    """metrics.jsonl: one object a line, with `step`, `tokens`, `loss`, `lr`, `grad_norm`, `tokens_per_s`.
+
+    Sometimes `val_loss`; where there are experts, their shares of the tokens by layer (`expert_load`) and how even
+    these are (`expert_entropy`, 1: even); `grad_norms`: the gradient's norm by layers; alarms: `spike`, `skipped`,
+    `dead_experts` ([layer, expert] each).
 
     Lines after `step`, which a run wrote that was killed before it saved, are dropped: it writes them again.
     """
 
     def __init__(self, path: Path, *, step: int):
         self.path = path
-        found = read_metrics(path) if path.exists() else []
-        self.rows = [row for row in found if row["step"] <= step]
-        if path.exists():
-            atomic_write(path, "".join(json.dumps(row) + "\n" for row in self.rows))
+        self.rows = keep_until(path, step)
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one line."""
@@ -35,6 +38,15 @@ class Metrics:
             raise DataError(f"{self.path} was begun by another run meanwhile. Set out=OTHER, or wait for its end.")
         self.rows.append(row)
         append(self.path, json.dumps(row) + "\n")
+
+
+def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
+    """The lines of a file of JSON objects up to a step; later ones are dropped from it."""
+    if not path.exists():
+        return []
+    rows = [row for row in read_metrics(path) if row["step"] <= step]
+    atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))
+    return rows
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -51,6 +63,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                 f"{path}:{number} is not JSON ({error.msg}). Restore the file or start over with --fresh."
             ) from None
     return rows
+
+
+def sparkline(numbers: Collection[float]) -> str:
+    """Numbers as bars one character wide, the lowest lowest; what is no number leaves a gap."""
+    known = [x for x in numbers if math.isfinite(x)]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((x - low) * scale)] if math.isfinite(x) else " " for x in numbers)
 
 
 class Display:

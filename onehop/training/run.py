@@ -40,13 +40,18 @@ class LiveStep:
 
 
 def steps(
-    source: str | Path | Recipe, overrides: Overrides = (), *, resume: bool = False, fresh: bool = False
+    source: str | Path | Recipe,
+    overrides: Overrides = (),
+    *,
+    resume: bool = False,
+    fresh: bool = False,
+    allow_changes: bool = False,
 ) -> Iterator[LiveStep]:
     """Train step by step: `for step in onehop.steps("tiny"): print(step.loss)`.
 
     Saves and evaluates nothing by itself: call `step.trainer.save()` and `step.trainer.evaluate()`.
     """
-    trainer = Trainer(_recipe(source, overrides), resume=resume, fresh=fresh)
+    trainer = Trainer(_recipe(source, overrides), resume=resume, fresh=fresh, allow_changes=allow_changes)
     for result in trainer.steps():
         yield LiveStep(result, trainer)
 
@@ -57,17 +62,19 @@ def train(
     *,
     resume: bool = False,
     fresh: bool = False,
+    allow_changes: bool = False,
     console: Console | None = None,
 ) -> Run:
     """Train by a recipe (a file, a shipped name, or a Recipe) to its end, and save; what `onehop train` does.
 
-    resume: go on where the run in `out` stopped; fresh: replace it. Ctrl-C ends the run after the step and saves it.
-    Shows its progress on `console` (left out: nowhere).
+    resume: go on where the run in `out` stopped, bit for bit; allow_changes: also where the recipe or the machine has
+    changed so that its numbers will differ. fresh: replace it. Ctrl-C and SIGTERM end the run after the step and save
+    it. Shows its progress on `console` (left out: nowhere).
     """
     recipe = _recipe(source, overrides)
     with Display(console if console is not None else Console(quiet=True)) as display:
         display.phase("reading the text")
-        trainer = Trainer(recipe, resume=resume, fresh=fresh, notify=display.note)
+        trainer = Trainer(recipe, resume=resume, fresh=fresh, allow_changes=allow_changes, notify=display.note)
         return Session(trainer, display).run()
 
 

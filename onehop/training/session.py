@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,18 +13,26 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from onehop.base.units import human_count, human_time
+from onehop.base.units import human_bytes, human_count, human_time
+from onehop.config.origins import leaves
 from onehop.data.corpora import CORPORA, Corpus
+from onehop.data.mixture import Mixture
+from onehop.data.report import behind_cuts, report_lines
 from onehop.model.transformer import Transformer
+from onehop.training.events import Events
+from onehop.training.page import write_page
 from onehop.training.picture import draw_look, look_from
-from onehop.training.report import Display, draw_losses
+from onehop.training.report import Display, draw_losses, sparkline
 from onehop.training.samples import drop_samples, sample, write_sample
+from onehop.training.setup import memory
 from onehop.training.step import StepResult
-from onehop.training.tracked import line
+from onehop.training.tracked import planned_line
 from onehop.training.trainer import Trainer
+from onehop.training.unchanged import machine
 from onehop.training.understanding import Understanding, ask
 
 QUESTIONS = 300  # asked of each kind: a share of 0.9 is then known to within 0.035 (two standard errors)
+RECENT = 12  # steps in the sparkline
 QUESTION_SEED = 10_000  # added to the text's seed
 
 
@@ -37,8 +46,13 @@ class Run:
     val_loss: float | None
     best_possible: float | None
     understanding: dict[str, Understanding]
-    interrupted: bool
+    stopped_by: int | None  # the signal: Ctrl-C is 2, SIGTERM 15
     seconds: float
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was stopped before its end."""
+        return self.stopped_by is not None
 
     @property
     def model(self) -> Transformer:
@@ -54,6 +68,8 @@ class Session:
         self.corpus: Corpus | None = CORPORA.get(trainer.recipe.data.corpus) if trainer.recipe.data.corpus else None
         self.best_possible = best_possible(trainer, self.corpus)
         self.val_loss: float | None = None
+        self.events: Events | None = None
+        self.losses: deque[float] = deque(maxlen=RECENT)
         self._clock, self._targets, self._rate = time.perf_counter(), 0, 0.0
 
     def run(self) -> Run:
@@ -62,19 +78,20 @@ class Session:
         self._introduce()
         drop_samples(t.out / "samples.txt", after=t.progress.step)
         self.display.phase("training", total=self.cfg.steps, done=t.progress.step)
-        with _until_interrupted(self.display) as stop:
+        with _until_asked_to_stop(self.display) as stop, t.writer, self._events():
             self._clock = time.perf_counter()
             for result in t.steps():
                 self._after_step(result)
-                if stop.asked:
+                if stop.by is not None:
                     break
-            if self.val_loss is None and not stop.asked:  # no step was left to take
+            if self.val_loss is None and stop.by is None:  # no step was left to take
                 self.val_loss = t.evaluate()
             t.save()
-        understanding = {} if stop.asked else self._examine()
+        understanding = {} if stop.by is not None else self._examine()
         seconds = time.perf_counter() - began
-        self._conclude(understanding, stop.asked, seconds)
-        return Run(t.out, t, t.progress.step, self.val_loss, self.best_possible, understanding, stop.asked, seconds)
+        self._conclude(understanding, stop.by is not None, seconds)
+        self._write_page()
+        return Run(t.out, t, t.progress.step, self.val_loss, self.best_possible, understanding, stop.by, seconds)
 
     def _after_step(self, result: StepResult) -> None:
         """Write down, evaluate and save, as far as it is time to."""
@@ -82,46 +99,88 @@ class Session:
         self._targets += result.targets
         last = result.step == cfg.steps
         evaluate = last or result.step % cfg.eval_every == 0
-        if result.skipped:
-            self.display.say(f"step {result.step}: the gradient was not finite; the step is skipped")
-        if evaluate or result.step == 1 or result.step % cfg.log_every == 0:
+        self._say_remarks()
+        for line in t.alarms.lines:
+            self.display.say(line)
+        if cfg.writes(result.step) or t.alarms.columns:
             self._rate = self._targets / max(time.perf_counter() - self._clock, 1e-9)
             row = self._row(result)
             if evaluate:
                 self.val_loss = row["val_loss"] = t.evaluate()
+                row |= {} if (averaged := t.evaluate_average()) is None else {"ema_val_loss": averaged}
             t.metrics.write(row)
+            if self.events is not None:
+                self.events.write(row, wall_time=time.time())
             if evaluate:
                 self._show(result, row["val_loss"])
             self._clock, self._targets = time.perf_counter(), 0
-        if result.step % (cfg.save_every or cfg.eval_every) == 0 and not last:
-            t.save()
+        due = result.step % (cfg.save_every or cfg.eval_every) == 0
+        if (due or (evaluate and t.is_best)) and not last:
+            t.save(background=True)
             self._clock, self._targets = time.perf_counter(), 0
-        note = f"step {result.step} of {cfg.steps}  loss {result.loss:.3f}  {human_count(self._rate)} tokens/s"
-        self.display.note(note, done=result.step)
+        self.losses.append(result.loss)
+        self.display.note(self._note(result), done=result.step)
+
+    def _note(self, result: StepResult) -> str:
+        """How far it is, and how it looks."""
+        p, cfg = self.trainer.progress, self.cfg
+        left = human_time(p.seconds / p.step * (cfg.steps - p.step))
+        return (
+            f"step {result.step} of {cfg.steps}  loss {result.loss:.3f} {sparkline(self.losses)}  "
+            f"{human_count(self._rate)} tokens/s  lr {result.lr:.2g}  {human_bytes(memory(self.trainer.device))}"
+            f"{'' if self.display.moving else f'  {left} left'}"  # a moving bar says so itself
+        )
+
+    @contextmanager
+    def _events(self) -> Iterator[None]:
+        """Write TensorBoard's events too, if the recipe says so."""
+        if not self.cfg.tensorboard:
+            yield
+            return
+        self.events = Events(self.trainer.out, step=self.trainer.progress.step)
+        try:
+            yield
+        finally:
+            self.events.close()
 
     def _row(self, result: StepResult) -> dict[str, Any]:
         """A line of metrics.jsonl; what JSON has no number for becomes null."""
-        row = {"step": result.step, "tokens": self.trainer.progress.tokens, "loss": result.loss, "lr": result.lr}
-        return {k: v if np.isfinite(v) else None for k, v in row.items()} | {"tokens_per_s": round(self._rate, 1)}
+        t = self.trainer
+        numbers = {"loss": result.loss, "lr": result.lr, "grad_norm": result.grad_norm}
+        row: dict[str, Any] = {"step": result.step, "tokens": t.progress.tokens}
+        row |= {k: v if np.isfinite(v) else None for k, v in numbers.items()}
+        row |= {} if result.router_entropy is None else {"router_entropy": result.router_entropy}
+        more = t.alarms.more_columns(result.loads) if self.cfg.writes(result.step) else {}
+        return row | {"tokens_per_s": round(self._rate, 1)} | more | t.alarms.columns
 
     def _introduce(self) -> None:
         t, say = self.trainer, self.display.say
+        for note in t.notes:
+            say(f"since the checkpoint: {note}")
         n = sum(p.numel() for p in t.model.parameters())
         left_out = f" ({t.data.n_skipped} hidden or binary files left out)" if t.data.n_skipped else ""
         say(f"text: {t.data.description}{left_out}; {t.loader.summary()}")
+        for line in report_lines(t.data_report):
+            say(line)
         say(
             f"model: {human_count(n)} parameters, {t.recipe.model.n_layers} layers of width {t.recipe.model.d_model}, "
             f"{t.tokenizer.vocab_size} token ids; on {t.device.type} in {str(t.precision).removeprefix('torch.')}"
         )
+        self._say_remarks()
         if any(block.attention.sees == "prefix" for block in t.recipe.model.layers()):
             say("attention.sees=prefix: plain text has no prefixes, so this run trains as if it said causal")
         if self.best_possible is not None and (n_cut := validation_cuts(t)):
             say(
-                f"{n_cut} of {t.data.validation.n_documents} validation documents are cut by rows of {t.context} "
+                f"{n_cut} validation documents are cut by rows of {t.context} "
                 "tokens: without their beginnings the best possible loss is out of reach"
             )
         if t.progress.step >= self.cfg.steps > 0:
             say(f"the run is at step {t.progress.step} of train.steps={self.cfg.steps}: raise train.steps to go on")
+
+    def _say_remarks(self) -> None:
+        """What the trainer has found out since it was last asked."""
+        while self.trainer.remarks:
+            self.display.say(self.trainer.remarks.pop(0))
 
     def _show(self, result: StepResult, val_loss: float) -> None:
         """After an evaluation: the curve, a line and a sample."""
@@ -155,6 +214,26 @@ class Session:
         t.add_to_report(understanding={kind: u.accuracy for kind, u in found.items()}, **numbers)
         return found
 
+    def _write_page(self) -> None:
+        """report.html."""
+        t, samples = self.trainer, self.trainer.out / "samples.txt"
+        told = t.provenance()
+        facts = {
+            "text": f"{told['text']}; {t.loader.summary()}",
+            "data": "; ".join(report_lines(t.data_report)),
+            **{k: v for k, v in told.items() if k not in ("recipe", "text", "data", "versions")},
+        }
+        write_page(
+            t.out / "report.html",
+            t.metrics.rows,
+            title=t.out.name,
+            facts=facts,
+            recipe=leaves(t.recipe),
+            machine=told["versions"] | machine(t.device),
+            samples=samples.read_text(encoding="utf-8") if samples.exists() else "",
+            best=self.best_possible,
+        )
+
     def _conclude(self, understanding: dict[str, Understanding], interrupted: bool, seconds: float) -> None:
         t, say = self.trainer, self.display.say
         if interrupted:
@@ -174,7 +253,7 @@ class Session:
         t, p = self.trainer, self.trainer.progress
         if not p.seconds or not p.tokens:
             return None
-        return line(t.recipe, t.tracked, precision=t.precision, tokens_per_s=p.tokens / p.seconds)
+        return planned_line(t.recipe, t.tracked, precision=t.precision, tokens_per_s=p.tokens / p.seconds)
 
 
 def best_possible(trainer: Trainer, corpus: Corpus | None) -> float | None:
@@ -184,17 +263,18 @@ def best_possible(trainer: Trainer, corpus: Corpus | None) -> float | None:
     leaves the number unknown. Rows that cut documents read worse.
     """
     tokenizer, held = trainer.tokenizer, trainer.data.validation
-    if corpus is None or corpus.entropy is None or (tokenizer.bos_id is None and not tokenizer.eos_ids):
+    if corpus is None or corpus.entropy is None or isinstance(held, Mixture):
+        return None
+    if tokenizer.bos_id is None and not tokenizer.eos_ids:
         return None
     return corpus.entropy() * held.n_documents / held.n_targets
 
 
 def validation_cuts(trainer: Trainer) -> int:
     """How many validation documents do not stand in a row as a whole."""
-    starts, context = trainer.data.validation.starts, trainer.context
-    if trainer.recipe.data.packing == "whole":
-        return int((np.diff(starts) > context).sum())
-    return int((starts[:-1] // context != (starts[1:] - 1) // context).sum())
+    held, packing = trainer.data.validation, trainer.recipe.data.packing
+    parts = held.parts if isinstance(held, Mixture) else (held,)
+    return sum(int((behind_cuts(part.starts, trainer.context, packing) > 0).sum()) for part in parts)
 
 
 def _busiest(loads: Sequence[Tensor | None]) -> str:
@@ -204,28 +284,30 @@ def _busiest(loads: Sequence[Tensor | None]) -> str:
 
 
 class _Stop:
-    """Whether Ctrl-C was pressed; a second time interrupts at once."""
+    """The signal that asked the run to stop (Ctrl-C, or a scheduler's SIGTERM); a second one interrupts at once."""
 
     def __init__(self, display: Display) -> None:
-        self.display, self.asked = display, False
+        self.display = display
+        self.by: int | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.by is not None:
             raise KeyboardInterrupt
-        self.asked = True
+        self.by = number
         self.display.note("stopping after this step; Ctrl-C again stops at once, without saving")
 
 
 @contextmanager
-def _until_interrupted(display: Display) -> Iterator[_Stop]:
-    """Turn Ctrl-C into a wish that the loop looks at between steps (only the main thread can)."""
+def _until_asked_to_stop(display: Display) -> Iterator[_Stop]:
+    """Turn Ctrl-C and SIGTERM into a wish that the loop looks at between steps (only the main thread can)."""
     stop = _Stop(display)
     try:
-        before = signal.signal(signal.SIGINT, stop)
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:
         yield stop
         return
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,6 +1,9 @@
 """Where, how precisely and by which product to compute."""
 
-from contextlib import AbstractContextManager, nullcontext
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +28,47 @@ def pick_precision(name: str, device: torch.device) -> torch.dtype:
     """auto: bfloat16 where the hardware multiplies it natively, else float32."""
     if name == "auto":
         return torch.bfloat16 if has_native_bf16(device) else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+
+
+def loss_scaler(device: torch.device, precision: torch.dtype) -> torch.amp.GradScaler | None:
+    """What keeps small gradients from vanishing in float16 (Micikevicius et al. 2018, arXiv:1710.03740, section 3.2).
+
+    bfloat16 has float32's range and needs none.
+    """
+    return torch.amp.GradScaler(device.type) if precision == torch.float16 else None
+
+
+def memory(device: torch.device) -> int:
+    """Most bytes that this process has held so far: on a GPU there, else in the machine's own memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@contextmanager
+def repeating(asked: bool) -> Iterator[None]:
+    """A block in which torch takes only algorithms that repeat bit for bit, and refuses what has none."""
+    if not asked:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    try:
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+        yield
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        what = str(error).split(". ")[0]
+        raise ConfigError(
+            f"train.deterministic=true cannot be honoured: {what}. Set train.deterministic=false."
+        ) from error
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.benchmark = benchmark
 
 
 def computing(device: torch.device, precision: torch.dtype) -> AbstractContextManager[object]:

@@ -43,7 +43,7 @@ class Tracked:
         return int(torch.cuda.max_memory_allocated(self.device)) if self.device.type == "cuda" else self._live
 
 
-def line(recipe: Recipe, tracked: Tracked, *, precision: torch.dtype, tokens_per_s: float) -> str | None:
+def planned_line(recipe: Recipe, tracked: Tracked, *, precision: torch.dtype, tokens_per_s: float) -> str | None:
     """Planned beside measured, for the end of a run; None for a way to train that the planner does not know."""
     context = recipe.train.context or recipe.model.max_len
     wish = {**wishes(recipe.train, context, packed=tracked.packed), "precision": str(precision).removeprefix("torch.")}

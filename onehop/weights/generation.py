@@ -8,11 +8,19 @@ from onehop.formats.folder import CONFIG, read_json
 from onehop.weights.native import GENERATION
 
 NEVER = ("bad_words_ids", "suppress_tokens")  # what a model never says
+# What else old config.json files say about generation, where there is no generation_config.json; how to draw is not
+# taken from there.
+OLD = (
+    "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "max_length", "min_length", "num_beams",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "typical_p", "exponential_decay_length_penalty",
+    "num_return_sequences",
+)  # fmt: skip
 
 
 def settings(folder: Path) -> dict[str, Any]:
-    """The contents of the folder's generation_config.json; what a model never says stands in old config.json files."""
-    old = {key: value for key, value in _read(folder, CONFIG).items() if key in NEVER and value is not None}
+    """The contents of the folder's generation_config.json, and what old config.json files say of the kind."""
+    keys = NEVER if (folder / GENERATION).is_file() else (*NEVER, *OLD)
+    old = {key: value for key, value in _read(folder, CONFIG).items() if key in keys and value is not None}
     return {**old, **_read(folder, GENERATION)}
 
 

@@ -11,23 +11,16 @@ from onehop.base.errors import CheckpointError
 from onehop.base.files import atomic_file
 from onehop.formats.folder import Described, describe
 from onehop.formats.gguf.architecture import ARCHITECTURE, write_config
-from onehop.formats.gguf.header import read_header
 from onehop.formats.gguf.tokenizer import KEY, write_tokenizer
 from onehop.formats.layout import Family
-from onehop.formats.table import Claim, claims, match
+from onehop.formats.table import Claim, claims
 from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
-from onehop.weights.gguf_files import FILE_TYPES, GGUFTensors, type_of, write_gguf
+from onehop.weights.gguf_files import FILE_TYPES, type_of, write_gguf
 from onehop.weights.memory import Report
 from onehop.weights.ops import OPS
+from onehop.weights.source import matched, tensors_of
 from onehop.weights.transfer import dump, fill, skeleton
-
-# general.file_type of quantised files, and of those that are not; a file without it has no name for its mixture.
-MIXTURES: Mapping[int, str] = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
-    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL", 30: "IQ4_XS",
-    32: "BF16", 38: "MXFP4",
-}  # fmt: skip
 
 
 def load_gguf(
@@ -47,8 +40,8 @@ def load_described(
     """The model of a GGUF file whose header has been read."""
     if described.header is None or described.family is None:
         raise CheckpointError(f"{described.folder} is no GGUF file.")
-    with GGUFTensors(described.header) as tensors:
-        found = match(described.family.tensors, described.config, tensors.entries, where=str(tensors.where))
+    with tensors_of(described) as tensors:
+        found = matched(described, tensors)  # before the skeleton: a header may claim a million layers
         model = skeleton(described.config, where=tensors.where)
         return fill(model, tensors, found, dtype=dtype, device=device, report=report)
 
@@ -108,25 +101,3 @@ def shapes_of(model: Transformer, table: tuple[Claim, ...]) -> dict[str, tuple[i
         theirs = OPS.get(claim.op).save([weights[name] for name in claim.ours], claim.sizes)
         out |= {name: tuple(tensor.shape) for name, tensor in zip(claim.theirs, theirs, strict=True)}
     return out
-
-
-def pick(folder: Path) -> Path | None:
-    """The GGUF file to take in a folder: Q4_K_M, then Q8_0, then the only one; None where there is none.
-
-    A file's own general.file_type tells what it is. Raises CheckpointError naming them where there are several others.
-    """
-    files = sorted(folder.glob("*.gguf"))
-    if len(files) <= 1:
-        return files[0] if files else None
-    kinds = {file: mixture(file) for file in files}
-    for wanted in ("Q4_K_M", "Q8_0"):
-        found = [file for file, kind in kinds.items() if kind == wanted]
-        if len(found) == 1:
-            return found[0]
-    listed = ", ".join(f"{file.name} ({kind})" for file, kind in kinds.items())
-    raise CheckpointError(f"{folder} holds several GGUF files: {listed}. Name one.")
-
-
-def mixture(file: Path) -> str:
-    """What most of a file's tensors are, in llama.cpp's words."""
-    return MIXTURES.get(read_header(file).metadata.get("general.file_type", -1), "of an unnamed type")

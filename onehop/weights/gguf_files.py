@@ -31,11 +31,14 @@ EXACT = ("ffn_gate_inp.weight", "position_embd.weight", "token_embd_norm.weight"
 
 
 class GGUFTensors:
-    """The tensors of a GGUF file by name, as `TensorFiles` has them; entries have the types of what `read` gives."""
+    """The tensors of a GGUF file, or of all parts of one, by name, as `TensorFiles` has them.
+
+    Entries have the types of what `read` gives.
+    """
 
     def __init__(self, header: Header):
         self.header, self.where = header, header.file
-        self.entries: Mapping[str, Entry] = {name: _entry(place, header.file) for name, place in header.tensors.items()}
+        self.entries: Mapping[str, Entry] = {name: _entry(place) for name, place in header.tensors.items()}
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +56,7 @@ class GGUFTensors:
     def read(self, name: str) -> Tensor:
         """One tensor: a view of the mapped file, or in memory of its own where it was dequantised."""
         place = self.header.tensors[name]
-        mapped = np.memmap(self.where, dtype=np.uint8, mode="c", offset=place.begin, shape=(place.nbytes,))
+        mapped = np.memmap(place.file, dtype=np.uint8, mode="c", offset=place.begin, shape=(place.nbytes,))
         if place.type in PLAIN:
             kind, dtype = PLAIN[place.type]
             return torch.from_numpy(mapped.view(kind).reshape(place.shape)).view(dtype)
@@ -86,8 +89,8 @@ def dequantised(data: "np.ndarray[Any, Any]", place: Place) -> Tensor:
     return torch.from_numpy(out.reshape(place.shape))
 
 
-def _entry(place: Place, file: Path) -> Entry:
-    return Entry(place.type if place.type in PLAIN else "F32", place.shape, file)
+def _entry(place: Place) -> Entry:
+    return Entry(place.type if place.type in PLAIN else "F32", place.shape, place.file)
 
 
 def package(needed_for: str) -> ModuleType:

@@ -10,15 +10,15 @@ from onehop.base.errors import CheckpointError
 from onehop.formats.family import family_of
 from onehop.formats.folder import CONFIG, Described, describe
 from onehop.formats.layout import Family
-from onehop.formats.table import claims, match
+from onehop.formats.table import claims
 from onehop.model.build import torch_dtype
 from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
 from onehop.weights.memory import Report
 from onehop.weights.native import GENERATION, ends, write_json
 from onehop.weights.place import new_files, put_tokenizer
-from onehop.weights.quantised import dequantised
-from onehop.weights.safetensors_files import open_tensors, write_model
+from onehop.weights.safetensors_files import write_model
+from onehop.weights.source import matched, tensors_of
 from onehop.weights.transfer import dump, fill, skeleton
 
 MAX_SHARD = 5_000_000_000  # bytes
@@ -43,18 +43,10 @@ def load_described(
     report: Report | None = None,
 ) -> Transformer:
     """The model of a Hugging Face folder whose config has been read."""
-    with open_tensors(described.folder) as files:
-        tensors = dequantised(files, described.raw)
-        table = described.tensors(tensors.entries)
-        found = match(table, described.config, tensors.entries, where=str(tensors.where))
-        return fill(
-            skeleton(described.config, where=described.folder),
-            tensors,
-            found,
-            dtype=dtype,
-            device=device,
-            report=report,
-        )
+    with tensors_of(described) as tensors:
+        found = matched(described, tensors)  # before the skeleton: a config may claim a million layers
+        model = skeleton(described.config, where=described.folder)
+        return fill(model, tensors, found, dtype=dtype, device=device, report=report)
 
 
 def save_hf(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from onehop.base.errors import CheckpointError
 from onehop.config.model import ModelConfig
@@ -49,10 +50,11 @@ def write_native(
     provenance: Mapping[str, Any] | None = None,
     generation: Mapping[str, Any] | None = None,
     dtype: torch.dtype | str | None = None,
+    tensors: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """As `save_native`, into a folder that the caller puts in place."""
+    """As `save_native`, into a folder that the caller puts in place; tensors: others than the model has now."""
     to = None if dtype is None else torch_dtype(dtype)
-    write_tensors(folder / SINGLE, dict(dump(model, same_names(model), dtype=to)))
+    write_tensors(folder / SINGLE, tensors or dict(dump(model, same_names(model), dtype=to)))
     (folder / CONFIG).write_text(to_json(model.config))
     put_tokenizer(folder, tokenizer)
     settings = ends(tokenizer) if generation is None else dict(generation)

@@ -55,9 +55,13 @@ def open_model(
     """Open a folder (onehop's or Hugging Face's), a GGUF file, a model that ships with onehop, or a hub name.
 
     dtype None: the checkpoint's own. parts: files of the user's own parts; nothing that a folder names is ever run.
-    report gets one line before loading: the size of the files, of the loaded model, and of the free memory.
+    report gets one line before loading: the size of the files, of the loaded model, and of the free memory; and before
+    that one with the GGUF file that was chosen, where none was named.
     """
-    described = describe(locate(path), parts=parts)
+    place = locate(path)
+    if report is not None and place.is_file() and place != Path(path):
+        report(f"taking {place.name}")
+    described = describe(place, parts=parts)
     folder = described.folder
     if described.kind == "gguf":
         return _gguf(described, dtype=dtype, device=device, report=report)
@@ -80,6 +84,8 @@ def _gguf(
     """The tokenizer is read first: what it cannot be read for is known before the weights are."""
     assert described.header is not None, "a GGUF file was described by its header"
     tokenizer = read_tokenizer(described.header)
+    if report is not None and tokenizer is not None and tokenizer.settings.doubt is not None:
+        report(f"note: {tokenizer.settings.doubt}")
     generation = gguf.generation_of(described.header.metadata, tokenizer)
     where = described.folder.name
     return Opened(

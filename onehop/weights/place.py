@@ -52,6 +52,7 @@ def new_files(folder: Path) -> Iterator[Path]:
     new_tokenizer = tokenizer_file(finished) is not None
     for name in sorted(names):
         os.replace(finished / name, folder / name)
+        (finished / name).unlink(missing_ok=True)  # left there where both names are links to one file
     for pattern in (*STALE, *(TOKENIZER if new_tokenizer else ())):
         for file in folder.glob(pattern):
             if file.name not in names:

@@ -228,3 +228,20 @@ def test_a_reader_that_has_gone_is_no_error(words):
     done = subprocess.run([sys.executable, "-c", call, *words], stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_eval_tells_the_loss_by_document_and_by_position(capsys):
+    """Of the model that ships: three stories, and the places in its context that they reach."""
+    words = ["eval", "fables-tiny", "--corpus", "fables", "--documents", "3", "--by-document", "--by-position"]
+    code, out, _ = said([*words, "--json"], capsys)
+    found = json.loads(out)
+    assert code == 0
+    assert len(found["documents"]) == 3
+    for parts in (found["documents"], found["positions"]):
+        assert sum(part["n_tokens"] for part in parts) == found["n_tokens"]
+        total = sum(part["loss"] * part["n_tokens"] for part in parts)
+        assert total / found["n_tokens"] == pytest.approx(found["loss"], rel=1e-6)
+    assert [part["from"] for part in found["positions"]][:3] == [1, 2, 4]
+    code, out, _ = said(words, capsys)
+    assert "document  tokens  loss    bits per byte" in out
+    assert "tokens before  tokens  loss" in out

@@ -142,7 +142,7 @@ def test_naming_another_text_drops_what_described_the_old_one(recipe):
     data = read(recipe(), ["data.corpus=python-stdlib", "data.n_documents=7"]).recipe.data
     assert data.n_documents == 7
     both = refused(recipe(), ["data.corpus=fables", "data.files=a.txt"])
-    assert both == "data.corpus=fables and data.files=a.txt are both given. Leave one out."
+    assert both == "data.corpus=fables and files=a.txt are both given. Leave one out."
 
 
 def test_another_tokenizer_drops_the_size_of_the_old_one(recipe):

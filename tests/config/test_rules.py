@@ -319,7 +319,7 @@ BROKEN_RECIPES = [
     ),
     (
         {"data": {"files": ["a.txt", "b.txt"]}},
-        "data.corpus=fables and data.files=a.txt,b.txt are both given. Leave one out.",
+        "data.corpus=fables and files=a.txt,b.txt are both given. Leave one out.",
     ),
     (
         {"data": {"tokenizer": "characters"}},

@@ -95,7 +95,7 @@ def test_a_plan_loads_no_torch():
     [
         ({"context": 0}, "context=0: needs 1 or more"),
         ({"dtype": "q9"}, "dtype 'q9' does not exist"),
-        ({"precision": "float16"}, "precision='float16': training is in float32 or bfloat16"),
+        ({"precision": "int8"}, "precision='int8': training is in float32, bfloat16 or float16"),
         ({"optimizer": "sgd"}, "optimizer='sgd' does not exist"),
         ({"recompute": "selective"}, "the planner knows none and block"),
     ],

@@ -1,9 +1,10 @@
+import gzip
 import json
 
 import pytest
 
 from onehop.base.errors import DataError, TextError
-from onehop.data import prepare as prepare_module
+from onehop.data import sides
 from onehop.data.loader import Loader
 from onehop.data.prepare import prepare
 from onehop.data.split import Split
@@ -78,8 +79,8 @@ def test_the_validation_text_does_not_shape_the_tokenizer(tmp_path):
 
 def test_a_large_text_trains_the_tokenizer_by_a_sample_from_all_over_it(text, tmp_path, monkeypatch):
     whole = prepare(folder=tmp_path / "data", files=[text], separator="\n\n", vocab_size=290)
-    monkeypatch.setattr(prepare_module, "_PER_TOKEN", 10)  # 2.9 kB of 10 kB
-    monkeypatch.setattr(prepare_module, "train_bpe", lambda documents, *, vocab_size: seen.extend(documents) or own)
+    monkeypatch.setattr(sides, "_PER_TOKEN", 10)  # 2.9 kB of 10 kB
+    monkeypatch.setattr(sides, "train_bpe", lambda documents, *, vocab_size: seen.extend(documents) or own)
     seen, own = [], whole.tokenizer
     prepare(folder=tmp_path / "other", files=[text], separator="\n\n", vocab_size=290)
     size = sum(map(len, seen))
@@ -94,6 +95,14 @@ def test_a_failed_preparation_leaves_nothing_behind(tmp_path):
     (tmp_path / "rows.jsonl").write_text("\n".join([*lines, "{"]))
     with pytest.raises(DataError, match=r"rows\.jsonl:6001 is not JSON"):
         prepare(folder=tmp_path / "data", files=[tmp_path / "rows.jsonl"])
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_file_that_is_cut_off_leaves_nothing_behind(tmp_path):
+    data = gzip.compress("\n".join(f'{{"text": "a story {i}"}}' for i in range(6000)).encode())
+    (tmp_path / "rows.jsonl.gz").write_bytes(data[:-9])
+    with pytest.raises(DataError, match=r"rows\.jsonl\.gz is damaged or cut off"):
+        prepare(folder=tmp_path / "data", files=[tmp_path / "rows.jsonl.gz"])
     assert list((tmp_path / "data").iterdir()) == []
 
 

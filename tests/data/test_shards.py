@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import numpy as np
@@ -6,6 +7,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
 from onehop.base.errors import DataError
+from onehop.data import shards
 from onehop.data.shards import Shards, write_shards
 from onehop.text.bpe import train_bpe, train_characters
 from onehop.text.settings import TokenizerSettings
@@ -45,6 +47,17 @@ def test_a_tokenizer_with_one_control_token_has_it_at_both_ends_and_one_with_non
         folder.mkdir()
         write_shards(folder, [("ab", False), ("b", True)], Tokenizer(backend, TokenizerSettings(bos=bos, eos=eos)))
         assert Shards.open(folder, "train").tokens.tolist() == expected
+
+
+def test_text_is_read_a_group_ahead_of_what_is_encoded_and_no_further(bpe, monkeypatch):
+    """What is held does not grow with the text."""
+    monkeypatch.setattr(shards, "_AT_ONCE", 100)
+    read = []
+    texts = (read.append(i) or ("a text of 25 characters..", i) for i in range(1000))
+    groups = shards.encoded(texts, bpe)
+    for n, group in enumerate(itertools.islice(groups, 5), start=1):
+        assert [tag for _, tag, _ in group] == list(range(n * 4 - 4, n * 4))
+        assert len(read) == (n + 1) * 4
 
 
 def test_a_large_vocabulary_is_stored_in_four_bytes(tmp_path):

@@ -46,7 +46,7 @@ def test_a_separator_splits_a_file_and_what_is_empty_between_is_no_document(tmp_
 
 def test_json_lines_are_taken_from_the_named_field(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"story": "é\nline 2", "text": "no"}) + "\n" + '{"story": "end"}')
-    assert list(open_source(files=[tmp_path / "a.jsonl"], jsonl_field="story")) == ["é\nline 2", "end"]
+    assert list(open_source(files=[tmp_path / "a.jsonl"], text_field="story")) == ["é\nline 2", "end"]
 
 
 def test_a_built_in_corpus_is_the_same_each_time_and_another_with_another_seed():
@@ -79,7 +79,10 @@ def test_the_fingerprint_follows_the_contents_and_not_the_place(folder, tmp_path
         ({"files": ["."]}, r"^data\.files=\.: no text file in that folder\."),
         ({"files": ["x"], "corpus": "fables"}, r"^data\.corpus=fables and data\.files=x: give one of the two\.$"),
         ({}, r"^there is no text: give data\.files=PATH or data\.corpus \(one of fables, python-stdlib\)\.$"),
-        ({"corpus": "fables"}, r"^the corpus fables is endless\. Say how many .*data\.n_documents=20000\.$"),
+        (
+            {"corpus": "fables"},
+            r"^the corpus fables is endless\. Say how many .*data\.n_documents=20000, or .*data\.stream=true\.$",
+        ),
         ({"files": ["."], "separator": ""}, r"^data\.separator is empty\."),
         ({"corpus": "fables", "n_documents": -1}, r"^n_documents=-1 leaves no document to read\. Use 1 or more"),
         ({"corpus": "fables", "n_documents": 1, "seed": -1}, r"^seed=-1 must be 0 or more\.$"),
@@ -107,8 +110,8 @@ def test_bytes_that_are_no_text_are_refused_with_file_and_offset(tmp_path):
 @pytest.mark.parametrize(
     ("line", "refusal"),
     [
-        ('{"body": "b"}', r"rows\.jsonl:2 has no text in the field 'text'\. .*data\.jsonl_field=body\.$"),
-        ('{"text": 5}', r"rows\.jsonl:2 has no text in the field 'text'\. .*data\.jsonl_field=NAME\.$"),
+        ('{"body": "b"}', r"rows\.jsonl:2 has no text in the field 'text'\. .*data\.text_field=body\.$"),
+        ('{"text": 5}', r"rows\.jsonl:2 has no text in the field 'text'\. .*data\.text_field=NAME\.$"),
         ("[1]", r"rows\.jsonl:2 has no text in the field 'text'"),
         ("[" * 100_000, r"rows\.jsonl:2 is not JSON .*Each line must be one JSON object\.$"),
         ('{"text": "b"', r"rows\.jsonl:2 is not JSON .*Each line must be one JSON object\.$"),
@@ -133,6 +136,6 @@ def test_an_option_that_no_file_listens_to_is_refused(tmp_path):
     plain, lines = [tmp_path / "a.txt"], [tmp_path / "a.jsonl"]
     with pytest.raises(DataError, match=r"^data\.separator='\|' has no effect: each line of a \.jsonl file"):
         open_source(files=lines, separator="|")
-    with pytest.raises(DataError, match=r"^data\.jsonl_field=body has no effect: no file ends in \.jsonl"):
-        open_source(files=plain, jsonl_field="body")
-    assert list(open_source(files=plain + lines, separator="|", jsonl_field="body")) == ["a", "b", "d"]
+    with pytest.raises(DataError, match=r"^data\.text_field=body has no effect: no file ends in \.jsonl"):
+        open_source(files=plain, text_field="body")
+    assert list(open_source(files=plain + lines, separator="|", text_field="body")) == ["a", "b", "d"]

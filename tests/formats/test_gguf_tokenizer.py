@@ -178,3 +178,18 @@ def test_no_tokenizer_is_said_as_such():
     metadata = write_tokenizer(None, n_rows=5)
     assert metadata == {f"{KEY}model": "none"}
     assert read_tokenizer(Header(Path("a.gguf"), metadata, {})) is None
+
+
+@pytest.mark.parametrize("name", [None, "default"])
+def test_a_file_that_does_not_name_its_cuts_is_read_with_a_doubt(name):
+    """Bytes only: pieces with scores need no cuts, and their files say default."""
+    metadata = write_tokenizer(TOKENIZERS["bytes"](), n_rows=300)
+    named = read_tokenizer(Header(Path("a.gguf"), metadata, {}))
+    assert named.settings.doubt is None
+    changed = {key: value for key, value in metadata.items() if key != f"{KEY}pre"} | (
+        {f"{KEY}pre": name} if name else {}
+    )
+    doubt = read_tokenizer(Header(Path("a.gguf"), changed, {})).settings.doubt
+    assert doubt.startswith(f"the file does not name its pre-tokenizer ({KEY}pre is {name or 'missing'})")
+    assert "Get a file that names it" in doubt
+    assert through(TOKENIZERS["pieces"]()).settings.doubt is None

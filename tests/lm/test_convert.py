@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import onehop
 from onehop.base.errors import CheckpointError, ConfigError
 from onehop.cli.main import main
+from onehop.formats.family import FAMILIES
 from onehop.lm import LanguageModel
 from onehop.lm.convert import convert
 from onehop.weights.reshape import fewer_kv_heads, longer, mean_heads
+from tests.gguf_models import CASES
 from tests.small_models import decoder, encoder_decoder
 from tests.text.small_tokenizers import HARD_TEXTS, byte_fallback
 from tests.weights.compare import same_weights
@@ -66,6 +69,36 @@ def test_every_tensor_is_reported_once_with_its_operation(tmp_path):
     held = set(onehop.formats.gguf.read_header(tmp_path / "b.gguf").tensors)
     assert {name for target in found for name in target} == held
     assert len(done.tensors) == len(held)
+
+
+def test_the_report_names_the_tensors_that_the_source_has_and_not_those_of_another_age(tmp_path):
+    """A GPT-2 saved from its body, whose names lack a prefix."""
+    _, config = CASES["gpt2"]
+    LanguageModel(onehop.build(config).eval(), family=FAMILIES.get("gpt2")).save(tmp_path / "a", format="hf")
+    file = tmp_path / "a" / "model.safetensors"
+    body = {name.removeprefix("transformer."): tensor for name, tensor in load_file(file).items()}
+    save_file(body, file)
+    done = convert(tmp_path / "a", tmp_path / "b.gguf")
+    assert {name for moved in done.tensors for name in moved.source} == body.keys()
+    assert "wte.weight" in body
+
+
+def test_a_tensor_that_the_source_may_lack_is_reported_as_zeros(tmp_path):
+    bart = FAMILIES.get("bart")
+    config = bart.read_config({
+        "model_type": "bart", "vocab_size": 13, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
+        "max_position_embeddings": 32,
+    })  # fmt: skip
+    LanguageModel(onehop.build(config).eval(), start_id=2, family=bart).save(tmp_path / "a", format="hf")
+    file = tmp_path / "a" / "model.safetensors"
+    held = load_file(file)
+    del held["final_logits_bias"]
+    save_file(held, file)
+    done = convert(tmp_path / "a", tmp_path / "b", format="onehop")
+    found = {moved.target: (moved.source, moved.operation) for moved in done.tensors}
+    assert found[("head.projection.bias",)] == ((), "zeros, which the source left out")
+    assert {name for source, _ in found.values() for name in source} == held.keys()
 
 
 def test_heads_are_averaged_in_groups_of_neighbours():

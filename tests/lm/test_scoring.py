@@ -117,6 +117,32 @@ def test_long_texts_are_read_in_windows_and_every_token_counts_once(name, stride
     assert found.loss == pytest.approx(math.fsum(losses) / len(losses), abs=1e-10)
     assert found.perplexity == pytest.approx(math.exp(found.loss))
     assert f"windows of 8 tokens, stride {stride}" in found.how
+    assert found.documents[0] is None  # one token: nothing to score
+    for ids, own in zip(texts[1:], found.documents[1:], strict=True):
+        alone = list(by_hand(model, ids, 8, stride).values())
+        assert own.n_tokens == len(alone)
+        assert own.loss == pytest.approx(math.fsum(alone) / len(alone), abs=1e-10)
+    assert sum(part.n_tokens for _, _, part in found.positions) == found.n_tokens
+    parts = [part.loss * part.n_tokens for _, _, part in found.positions]
+    assert math.fsum(parts) == pytest.approx(math.fsum(losses), abs=1e-9)
+
+
+@torch.no_grad()
+def test_the_loss_by_position_counts_the_tokens_that_stand_before():
+    """Nine tokens in a context of 8: targets behind 1, 2-3, 4-7 and 8 tokens; then windows of 8, each by 8 new ones."""
+    model = small_model(READ["rope"].model_copy(update={"max_len": 8}))
+    lm, ids = LanguageModel(model), [1, 5, 2, 9, 4, 7, 3, 3, 0]
+    losses = list(by_hand(model, ids, 8, 8).values())
+    for texts in ([ids], [ids, ids[:4]]):
+        found = lm.evaluate(texts, stride=8).positions
+        groups = [(1, 1), (2, 3), (4, 7), (8, 8)]
+        assert [(first, last) for first, last, _ in found] == groups
+        for first, last, part in found:
+            wanted = losses[first - 1 : last] + (losses[first - 1 : min(last, 3)] if len(texts) > 1 else [])
+            assert part.n_tokens == len(wanted)
+            assert part.loss == pytest.approx(math.fsum(wanted) / len(wanted), abs=1e-10)
+    twice = lm.evaluate([ids + ids[1:]], stride=8).positions
+    assert [part.n_tokens for _, _, part in twice] == [2, 4, 8, 2]
 
 
 @pytest.mark.parametrize("name", READ)

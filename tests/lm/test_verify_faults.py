@@ -9,11 +9,14 @@ from tokenizers import AddedToken, normalizers
 
 import onehop
 from onehop.config.position import SCALINGS
-from onehop.lm import LanguageModel, check_kernels
+from onehop.lm import LanguageModel, check_kernels, check_text
+from onehop.lm.convert import convert
 from onehop.lm.positions import formula, positions
 from onehop.lm.verify import verify
+from onehop.model import compiler
 from onehop.parts.constant import Constant
 from onehop.parts.sight import Sees, Sight
+from onehop.text.bpe import train_bpe
 from tests.parity import classic, dense
 from tests.parity.theirs import Case
 from tests.small_models import CONFIGS, DYNAMIC, LLAMA3, LONGROPE, YARN, decoder, small_model
@@ -153,7 +156,8 @@ def test_a_bfloat16_kernel_that_is_a_tenth_off_is_found(monkeypatch):
 def test_a_compiled_layer_is_compared(monkeypatch):
     """Without generating code, which takes a minute: `test_compiled_layers_agree` does."""
     lm = LanguageModel(small_model(CONFIGS["two kinds of layer"], dtype=torch.float32))
-    monkeypatch.setattr(check_kernels, "no_compiler", lambda device: None)
+    for module in (check_kernels, sys.modules[verify.__module__]):
+        monkeypatch.setattr(module, "no_compiler", lambda device: None)
     monkeypatch.setattr(torch, "compile", lambda module: module)
     (check,) = [c for c in verify(lm, compile=True) if c.name == "compiled = plain"]
     assert check.passed
@@ -164,7 +168,7 @@ def test_a_compiled_layer_is_compared(monkeypatch):
 
 
 def test_where_there_is_no_compiler_it_is_said(monkeypatch):
-    monkeypatch.setattr(check_kernels.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
     lm = LanguageModel(small_model(CONFIGS["rope"], dtype=torch.float32))
     (check,) = [c for c in verify(lm, compile=True) if c.name == "compiled = plain"]
     assert check.passed is None
@@ -278,3 +282,20 @@ def test_a_wrong_slope_is_found():
     lm = LanguageModel(small_model(CONFIGS["alibi"], dtype=torch.float32))
     lm.model.layers[0].attention.position.slopes[1] *= 1.01
     assert "a slope is off by 1.0e-02" in failing(lm)[FORMULA].note
+
+
+def test_a_file_whose_tokenizer_does_not_say_how_it_cuts_fails_the_lint_and_is_told(tmp_path):
+    """The name of its cuts in a GGUF file: the lint, the report at load and a conversion's notes say what it means."""
+    tokenizer = train_bpe(["the cat sat on the mat"] * 3, vocab_size=262)
+    lm = LanguageModel(onehop.build(decoder(vocab_size=tokenizer.vocab_size)).eval(), tokenizer)
+    lm.save(tmp_path / "a.gguf", format="gguf")
+    assert check_text.lint(onehop.load(tmp_path / "a.gguf")).passed
+    data = (tmp_path / "a.gguf").read_bytes()
+    (tmp_path / "a.gguf").write_bytes(data.replace(b"tokenizer.ggml.pre\x08", b"tokenizer.ggml.prf\x08"))
+    said = []
+    lm = onehop.load(tmp_path / "a.gguf", report=said.append)
+    found = check_text.lint(lm)
+    assert found.passed is False
+    assert "tokenizer.ggml.pre is missing" in found.note
+    assert "tokenizer.ggml.pre is missing" in said[0]
+    assert any("tokenizer.ggml.pre is missing" in note for note in convert(tmp_path / "a.gguf", tmp_path / "b").notes)

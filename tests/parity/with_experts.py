@@ -47,6 +47,9 @@ CASES = {
         {"num_experts": 3, "num_experts_per_tok": 1, "norm_topk_prob": True, "attention_bias": True,
          "tie_word_embeddings": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-3},
     ),
+    "olmoe, clipped behind the norm": Case(
+        "olmoe", {"num_experts": 5, "num_experts_per_tok": 2, "clip_qkv": 0.6, "attention_bias": True}
+    ),
     "gpt-oss": Case("gpt_oss", {**GPT_OSS, "sliding_window": 6}),
     "gpt-oss, top 1, tight clamp, another scaling, tied": Case(
         "gpt_oss",

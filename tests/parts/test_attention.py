@@ -152,6 +152,21 @@ def test_q_k_and_v_are_cut_off_as_they_are_projected():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("span", ["head", "all"])
+def test_q_and_k_may_be_cut_off_behind_their_norm(span):
+    module = attention(clip=0.5, clip_after_norm=True, qk_norm={"norm": {"kind": "rms", "affine": False}, "span": span})
+    heard = {}
+    module(X, Step(Places.run(0, 6), listener=_Ear(heard)))
+    assert torch.equal(heard["attention.v"].flatten(-2), module.wv(X).clamp(-0.5, 0.5))
+    for name, n in (("q", 4), ("k", 2)):
+        x = getattr(module, f"w{name}")(X)
+        x = x if span == "all" else x.unflatten(-1, (n, 4))
+        want = plain_rms_norm(x, None, offset=0, eps=1e-6)
+        assert want.abs().max() > 0.5
+        torch.testing.assert_close(heard[f"attention.{name}"].reshape(x.shape), want.clamp(-0.5, 0.5), **EXACT)
+
+
+@torch.no_grad()
 def test_cross_attention_cuts_off_what_it_reads_too():
     module = attention(cls=CrossAttention, clip=0.5, sees="all")
     heard = {}

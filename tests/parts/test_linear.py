@@ -292,3 +292,12 @@ def test_a_map_that_is_replaced_or_changed_is_the_one_that_is_used(amd, change, 
         one_by_one = torch.cat([model.w1(x), model.w2(x)], dim=-1)
     # sums of 16 products of size 1 in float32, in another order
     torch.testing.assert_close(both, one_by_one, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_the_compiler_is_given_the_weights_themselves():
+    """It can read no prepared ones (here: zeros)."""
+    m, x = Linear(4, 3), torch.ones(2, 4)
+    m.packed = linear.Packed(torch.zeros(3, 4), None, [m])
+    assert not m(x).any()
+    assert torch.equal(torch.compile(m, backend="eager")(x), F.linear(x, m.weight))

@@ -42,6 +42,19 @@ def test_rms_norm_solved_by_hand():
     torch.testing.assert_close(y, torch.tensor([3.0, 40.0]) / 12.5**0.5)
 
 
+def test_the_mean_square_may_be_float32_for_float64_numbers_too():
+    """1 + 2^-30 squared is 1 in float32; narrower numbers are not touched by the choice."""
+    x = torch.tensor([1.0 + 2.0**-30, 1.0], dtype=torch.float64)
+    norms = [RMSNorm(2, RMSNormConfig(eps=0.0, statistics=kind)).double() for kind in ("wide", "float32")]
+    wide, narrow = (norm(x) for norm in norms)
+    assert torch.equal(narrow, x)
+    assert not torch.equal(wide, x)
+    x = _x(3, 2)
+    assert torch.equal(norms[0].float()(x), norms[1].float()(x))
+    x = _x(3, 2, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(norms[1].double(), x, eps=1e-3, atol=1e-3)
+
+
 def test_layer_norm_solved_by_hand():
     norm = LayerNorm(2, LayerNormConfig(eps=0.0))
     with torch.no_grad():

@@ -17,13 +17,13 @@ from rich.console import Console
 import onehop
 from onehop.base.errors import OnehopError
 from onehop.training import session
+from onehop.training.checkpoints import FOLDER
 from onehop.training.samples import drop_samples, write_sample
 from onehop.training.session import best_possible, validation_cuts
-from onehop.training.state import FILE
 from onehop.training.trainer import Trainer
 from tests.training.small_runs import recipe
 
-KEYS = {"step", "tokens", "loss", "lr", "tokens_per_s"}
+KEYS = {"step", "tokens", "loss", "lr", "tokens_per_s", "grad_norm", "grad_norms"}
 
 
 def lines(folder):
@@ -52,6 +52,14 @@ def test_a_run_leaves_metrics_samples_a_curve_and_a_model(tmp_path):
     assert "text: " in text
     assert "step 3: validation loss" in text
     assert "trained 6 steps" in text
+
+
+def test_a_run_without_a_compiler_says_so_and_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("onehop.training.compiled.no_compiler", lambda device: "there is none here")
+    console = told()
+    run = onehop.train(recipe(tmp_path, steps=2, compile="yes"), console=console)
+    assert run.step == 2
+    assert console.file.getvalue().count("not compiled: there is none here") == 1
 
 
 def test_the_loss_of_a_fresh_model_is_that_of_guessing(tmp_path):
@@ -170,7 +178,7 @@ def test_kill_9_in_the_middle_of_a_save_leaves_a_run_that_can_be_resumed(tmp_pat
         module.{name} = dying
         onehop.train(recipe(Path(sys.argv[1]), steps=6), resume=True)
     """
-    torn_state = {"module": "training.state", "name": "write_tensors", "before": "args[0].write_bytes(b'half')"}
+    torn_state = {"module": "training.checkpoints", "name": "write_tensors", "before": "args[0].write_bytes(b'half')"}
     torn_files = {"module": "weights.place", "name": "atomic_folder", "before": "pass"}
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     for point in (torn_state, torn_files):
@@ -181,7 +189,7 @@ def test_kill_9_in_the_middle_of_a_save_leaves_a_run_that_can_be_resumed(tmp_pat
         Trainer(recipe(tmp_path, steps=6), resume=True)
 
 
-@pytest.mark.parametrize("where", ["onehop.training.state.write_tensors", "onehop.training.samples.append"])
+@pytest.mark.parametrize("where", ["onehop.training.checkpoints.write_tensors", "onehop.training.samples.append"])
 def test_a_full_disk_is_one_line_and_leaves_the_last_save(tmp_path, monkeypatch, where):
     onehop.train(recipe(tmp_path, steps=3))
 
@@ -197,9 +205,8 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_save(tmp_path, monkeypatch,
     with pytest.raises(OnehopError, match=r"cannot write .*: the disk is full"):
         onehop.train(recipe(tmp_path, steps=6), resume=True)
     monkeypatch.undo()
-    assert not list((tmp_path / "out").glob(".state*"))
+    assert not list((tmp_path / "out" / FOLDER).glob(".*"))
     assert Trainer(recipe(tmp_path, steps=6), resume=True).progress.step == 3
-    assert (tmp_path / "out" / FILE).exists()
 
 
 def test_samples_of_later_steps_are_dropped(tmp_path):

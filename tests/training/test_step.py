@@ -37,7 +37,7 @@ def joined(batches):
     return Batch(**fields, n_targets=sum(b.n_targets for b in batches), packed=False, padded=False)
 
 
-def gradients_of(model, batches):
+def gradients_of(model, batches, **own):
     """The gradient that a step sees (by an optimizer that only looks), and its result."""
     seen = {}
 
@@ -45,15 +45,18 @@ def gradients_of(model, batches):
         def step(self):
             seen.update({name: p.grad.clone() for name, p in model.named_parameters()})
 
-    result = training_step(model, Look(model.parameters(), lr=0.0), batches, index=0, cfg=settings())
+    result = training_step(model, Look(model.parameters(), lr=0.0), batches, index=0, cfg=settings(**own))
     return seen, result
 
 
-def test_micro_batches_of_1_4_0_and_3_targets_weigh_each_target_alike():
-    model = small_model(decoder())
+@pytest.mark.parametrize("head", [{"tied": False}, {"tied": True, "bias": True, "softcap": 3.0}])
+@pytest.mark.parametrize("own", [{}, {"loss_chunk": 3}, {"loss_chunk": 3, "z_loss": 0.1}])
+def test_micro_batches_of_1_4_0_and_3_targets_weigh_each_target_alike(head, own):
+    """Whatever the head, and however the loss is computed: at once it is the definition."""
+    model = small_model(decoder(head=head))
     parts = [batch(n, seed=n) for n in (1, 4, 0, 3)]
-    apart, cut = gradients_of(model, parts)
-    together, whole = gradients_of(model, [joined(parts)])
+    apart, cut = gradients_of(model, parts, **own)
+    together, whole = gradients_of(model, [joined(parts)], **own | {"loss_chunk": None})
     assert cut.targets == whole.targets == 8
     assert cut.loss == pytest.approx(whole.loss, rel=1e-12)  # float64, the order of the sums differs
     for name, gradient in apart.items():
@@ -125,6 +128,33 @@ def test_adamw_follows_its_published_steps():
         model.x.grad = torch.tensor([gradient], dtype=torch.float64)
         optimizer.step()
         torch.testing.assert_close(model.x.data, torch.tensor([x], dtype=torch.float64), rtol=0, atol=1e-10)
+
+
+def test_a_z_loss_adds_its_share_of_the_gradient_but_not_of_the_reported_loss():
+    """The gradient is that of loss + w · mean (log Σ exp)², over micro-batches of 3 and 1 targets alike."""
+    rows, weight = [batch(3, seed=1), batch(1, seed=2)], 0.3
+    plain, without = gradients_of(small_model(decoder()), rows)
+    found, with_it = gradients_of(small_model(decoder()), rows, z_loss=weight)
+    model = small_model(decoder())
+    for rows_of in rows:
+        real = rows_of.targets.flatten() >= 0
+        logits = model(rows_of.tokens).flatten(0, 1)[real]
+        (weight * logits.logsumexp(-1).square().sum() / 4).backward()
+    assert with_it.loss == without.loss
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(found[name], plain[name] + p.grad, rtol=0, atol=1e-12)
+
+
+def test_the_routers_entropy_is_the_mean_over_tokens_layers_and_micro_batches():
+    """ln 4 where the routers, their weights being 0, prefer none of the four."""
+    model = small_model(decoder(ffn=MOE))
+    _, result = gradients_of(model, [batch(4), batch(4, seed=1)])
+    assert 0 < result.router_entropy < math.log(4)
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.ffn.router.weight.zero_()
+    assert gradients_of(model, [batch(4)])[1].router_entropy == pytest.approx(math.log(4), rel=1e-6)
+    assert gradients_of(small_model(decoder()), [batch(4)])[1].router_entropy is None
 
 
 def test_weight_decay_is_for_matrices_only():

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from onehop.base.errors import CheckpointError, ConfigError, DataError, OnehopError
-from onehop.training import Trainer
-from onehop.training.state import FILE
-from onehop.training.trainer import MOST_SKIPPED
+from onehop.config import Recipe
+from onehop.config.keys import known_keys
+from onehop.training import Trainer, unchanged
+from onehop.training.checkpoints import FOLDER
 from tests.training.small_runs import recipe, sentences
 
 DROPOUT = {"dropout": {"embed": 0.1, "attention": 0.1, "residual": 0.1}}
@@ -21,8 +22,13 @@ KINDS = {
     "micro-batches": {"model": DROPOUT, "micro_batch": 2},
     "experts": {"model": MOE},
     "muon": {"optimizer": "muon"},
+    "muon, experts": {"optimizer": "muon", "model": MOE},
+    "a growing batch": {"micro_batch": 1, "batch_start": 1, "batch_warmup": 8},
+    "wsd, an average, recomputed": {"model": DROPOUT, "schedule": "wsd", "ema": 0.9, "recompute": "block"},
     "16 bits": {"precision": "bfloat16"},
     "a stream": {"data": {"packing": "stream"}},
+    "documents joined": {"data": {"documents": "joined"}},
+    "float16": {"precision": "float16"},
 }
 
 
@@ -56,6 +62,9 @@ def test_stopping_and_resuming_equals_going_on_bit_for_bit(tmp_path, kind):
         assert head + tail == losses
         assert same(weights(again), weights(whole))
         assert all(same(a, b) for a, b in zip(moments(again), moments(whole), strict=True))
+        assert again.alarms.about() == whole.alarms.about()
+        if whole.scaler is not None:
+            assert again.scaler.state_dict() == whole.scaler.state_dict()
         assert replace(again.progress, seconds=0.0) == replace(whole.progress, seconds=0.0)
 
 
@@ -73,8 +82,38 @@ def test_a_run_goes_on_when_its_steps_are_raised(tmp_path):
     first = Trainer(recipe(tmp_path, steps=3))
     list(first.steps())
     first.save()
-    more = Trainer(recipe(tmp_path, steps=5, lr=5e-3), resume=True)  # another learning rate is one's own choice
+    more = Trainer(recipe(tmp_path, steps=5, eval_every=5), resume=True)
+    assert more.notes == ["train.eval_every was 3 and is now 5", "train.steps was 3 and is now 5"]
     assert [result.step for result in more.steps()] == [4, 5]
+
+
+def test_what_changes_the_numbers_of_a_resumed_run_is_named_and_needs_a_word(tmp_path, monkeypatch):
+    """Keys of the recipe that the state survives, and the machine: threads here, so of versions and processors too."""
+    first = Trainer(recipe(tmp_path))
+    first.save()
+    real = unchanged.machine
+    monkeypatch.setattr(unchanged, "machine", lambda device: real(device) | {"threads": 64})
+    changed = recipe(tmp_path, lr=5e-3, precision="bfloat16")
+    with pytest.raises(ConfigError) as refused:
+        Trainer(changed, resume=True)
+    lines = [
+        "train.lr was 0.01 and is now 0.005",
+        "train.precision was float32 and is now bfloat16",
+        "precision was float32 and is now bfloat16",
+        f"threads was {torch.get_num_threads()} and is now 64",
+    ]
+    assert str(refused.value) == (
+        f"{tmp_path / 'out'} cannot be resumed bit for bit: {'; '.join(lines)}. Go back to what it was, or add "
+        "--allow-changes to go on all the same (in Python: allow_changes=True)."
+    )
+    assert Trainer(changed, resume=True, allow_changes=True).notes == lines
+
+
+def test_every_key_that_may_change_freely_is_one_of_the_recipe():
+    known = known_keys(Recipe).keys()
+    assert known >= unchanged.FREE
+    assert known >= unchanged.IN_THE_TEXT
+    assert unchanged.FIXED - {"text"} <= known
 
 
 @pytest.mark.parametrize(
@@ -86,6 +125,8 @@ def test_a_run_goes_on_when_its_steps_are_raised(tmp_path):
         ({"seed": 5}, "train.seed=5"),
         ({"context": 16}, "train.context=16"),
         ({"data": {"packing": "stream"}}, "data.packing=stream"),
+        ({"data": {"documents": "joined"}}, "data.documents=joined"),
+        ({"optimizer": "muon"}, "train.optimizer=muon"),
         ({"data": {"validation": 0.2}}, "the text has changed"),
     ],
 )
@@ -107,7 +148,7 @@ def test_a_folder_that_holds_a_run_is_refused_without_a_word_for_it(tmp_path):
         Trainer(recipe(tmp_path), resume=True, fresh=True)
     fresh = Trainer(recipe(tmp_path), fresh=True)
     assert fresh.progress.step == 0
-    assert not (tmp_path / "out" / FILE).exists()
+    assert not (tmp_path / "out" / FOLDER).exists()
 
 
 def test_a_fresh_run_that_is_refused_leaves_the_old_one(tmp_path):
@@ -145,9 +186,9 @@ def test_resuming_needs_a_state(tmp_path):
     with pytest.raises(CheckpointError, match="holds nothing to resume"):
         Trainer(recipe(tmp_path), resume=True)
     Trainer(recipe(tmp_path)).save()
-    state = tmp_path / "out" / FILE
-    state.write_bytes(state.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="is damaged"):
+    state = tmp_path / "out" / FOLDER / "step-00000000" / "optimizer.safetensors"
+    state.write_bytes(state.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"is damaged \(optimizer.safetensors differs .* no whole one is left"):
         Trainer(recipe(tmp_path), resume=True)
 
 
@@ -168,7 +209,7 @@ def test_a_diverged_run_ends_with_a_word_of_advice(tmp_path):
         trainer.model.final_norm.weight.fill_(float("nan"))
     with pytest.raises(OnehopError, match=r"run has diverged. Lower train.lr=0.01, or raise train.warmup=2"):
         list(trainer.steps())
-    assert trainer.progress.step == trainer.progress.skipped == MOST_SKIPPED
+    assert trainer.progress.step == trainer.progress.skipped == 20
 
 
 def test_a_validation_loss_that_is_no_number_ends_the_run_and_leaves_what_was_saved(tmp_path):

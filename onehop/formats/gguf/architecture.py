@@ -36,11 +36,6 @@ def architecture_of(header: Header) -> Family:
     if not isinstance(name, str) or name not in ARCHITECTURES:
         hint = did_you_mean(str(name), ARCHITECTURES)
         raise CheckpointError(f"{header.file}: models of the architecture {name!r} cannot be read. {hint}")
-    if header.metadata.get("split.count", 1) not in (0, 1):
-        raise CheckpointError(
-            f"{header.file} is one of {header.metadata['split.count']} parts of a model. Put them together first "
-            "(llama-gguf-split --merge)."
-        )
     return ARCHITECTURES.get(name)
 
 

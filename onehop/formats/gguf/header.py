@@ -45,17 +45,18 @@ FLOAT32, STRING, ARRAY = 6, 8, 9
 
 @dataclass(frozen=True)
 class Place:
-    """One tensor: its type, its shape (rows first), and where its bytes lie in the file."""
+    """One tensor: its type, its shape (rows first), and where its bytes lie in which file."""
 
     type: str
     shape: tuple[int, ...]
     begin: int
     nbytes: int
+    file: Path
 
 
 @dataclass(frozen=True)
 class Header:
-    """A file's metadata and its tensors."""
+    """A file's metadata and its tensors; of a model in several files, the first one's name."""
 
     file: Path
     metadata: Mapping[str, Any]
@@ -66,7 +67,7 @@ class Header:
         place = self.tensors[name]
         if place.type != "F32" or len(place.shape) != 1 or place.nbytes > 1 << 16:
             raise CheckpointError(f"{self.file}: {name} should be a short list of F32 numbers. Get the file again.")
-        with open(self.file, "rb") as handle:
+        with open(place.file, "rb") as handle:
             handle.seek(place.begin)
             return tuple(map(shortest, struct.unpack(f"<{place.shape[0]}f", handle.read(place.nbytes))))
 
@@ -195,7 +196,7 @@ def _places(reader: _Reader, rows: Mapping[str, Any], alignment: Any) -> dict[st
             raise _damaged(reader.file, f"{plain(name)} begins at byte {begin}, inside {before}")
         if begin + nbytes > size:
             raise _damaged(reader.file, f"{plain(name)} should end at byte {begin + nbytes}, but the file has {size}")
-        places[name] = Place(type_, shape, begin, nbytes)
+        places[name] = Place(type_, shape, begin, nbytes, reader.file)
         end, before = begin + nbytes, plain(name)
     return {name: places[name] for name in rows}
 

@@ -21,7 +21,7 @@ from onehop.formats.gguf.rows import (
     query_heads,
 )
 from onehop.formats.keys import Json, Keys, value_at
-from onehop.formats.table import Move, Row, turned
+from onehop.formats.table import STACK, Move, Row, turned
 
 
 def _read_experts(raw: Json) -> Json:
@@ -47,6 +47,13 @@ EXPERTS: tuple[Row, ...] = (
     Move("blk.{i}.ffn_down_exps.weight", "layers.{i}.ffn.w2", when=kin.routed),
 )
 
+# Mixtral's files of its first months (until April 2024) have a tensor for each expert.
+EACH_EXPERT: tuple[Row, ...] = (
+    Move("blk.{i}.ffn_gate.{e}.weight", "layers.{i}.ffn.w1", STACK, when=kin.routed),
+    Move("blk.{i}.ffn_up.{e}.weight", "layers.{i}.ffn.w3", STACK, when=kin.routed),
+    Move("blk.{i}.ffn_down.{e}.weight", "layers.{i}.ffn.w2", STACK, when=kin.routed),
+)
+
 LLAMA = Architecture(
     name="llama",
     title="GGUF of the architecture llama",
@@ -70,4 +77,5 @@ LLAMA = Architecture(
         *EXPERTS,
         *IN_CONFIG,
     ),
+    older={"blk.0.ffn_gate.0.weight": EACH_EXPERT},
 )

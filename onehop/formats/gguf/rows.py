@@ -4,8 +4,8 @@ A key stands without the architecture's name before it (`block_count`, not `llam
 told by the tensors that a file has: `Present`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from onehop.base.errors import CheckpointError
@@ -19,11 +19,25 @@ from onehop.formats.table import SAME, Drop, Move, Op, Row, Site, always, rows
 PLUS_ONE = Op("plus_one")  # weights that this library stores around 0 are stored around 1 there
 
 
+@dataclass(frozen=True)
 class Architecture(Family):
-    """A family in the layout of GGUF, whose files say in a key of their own whose they are."""
+    """A family in the layout of GGUF, whose files say in a key of their own whose they are.
+
+    `older`: rows of old files, each in place of the row that makes the same of our tensors; the name of an old tensor
+    of the first layer tells that a file is one.
+    """
+
+    older: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
 
     def identity(self) -> Json:
         return {}
+
+    def tensors_of(self, names: Iterable[str]) -> tuple[Row, ...]:
+        """The table for a file with these names."""
+        names = set(names)
+        old = tuple(row for sign, group in self.older.items() if sign in names for row in group)
+        made = {row.ours for row in old if isinstance(row, Move)}
+        return (*(row for row in self.tensors if not (isinstance(row, Move) and row.ours in made)), *old)
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,19 @@ def _settings(header: Header, vocab: Vocab, *, adds_bos: bool) -> TokenizerSetti
         end_ids=tuple(sorted(ids[token] for token in ends)),
         chat_templates={name: text for name, text in templates.items() if isinstance(text, str)},
         config={key: name for key, name in config.items() if name is not None},
+        doubt=_doubt(meta) if meta.get(f"{KEY}model") == BYTES else None,
+    )
+
+
+def _doubt(meta: Mapping[str, Any]) -> str | None:
+    """What follows for byte-level tokens where a file does not say how a text is cut, as those before May 2024."""
+    name = meta.get(f"{KEY}pre")
+    if name not in (None, "default"):
+        return None
+    return (
+        f"the file does not name its pre-tokenizer ({KEY}pre is {'missing' if name is None else name}): texts are cut "
+        "in llama.cpp's default way, which is likely not the way that the model learned from, so that ids differ and "
+        "answers are worse. Get a file that names it (converted since May 2024), or the model's Hugging Face folder"
     )
 
 

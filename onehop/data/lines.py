@@ -1,0 +1,81 @@
+"""Documents from plain text and from JSON lines, read in bounded memory."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from onehop.base.errors import DataError
+from onehop.data.compressed import reading
+
+_PART = 1 << 20  # bytes of text that are read at once
+_MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark
+
+
+def text_documents(path: Path, separator: str | None) -> Iterator[str]:
+    """The whole text, or what stands between its separators; line ends stay as they are."""
+    with reading(path) as handle:
+        for offset, data in _between(handle, separator):
+            yield decode(data, where=path, offset=offset)
+
+
+def _between(handle: BinaryIO, separator: str | None) -> Iterator[tuple[int, bytes]]:
+    """(where it begins, the bytes) of each document. UTF-8 has no character inside another, so bytes may be cut."""
+    if separator is None:
+        yield 0, handle.read()
+        return
+    border, rest, offset = separator.encode(), b"", 0
+    while part := handle.read(_PART):
+        *whole, rest = (rest + part).split(border)
+        for data in whole:
+            yield offset, data
+            offset += len(data) + len(border)
+    yield offset, rest
+
+
+def json_documents(path: Path, field: str) -> Iterator[str]:
+    """The `field` of every line that is not empty."""
+    offset = 0
+    with reading(path) as handle:
+        for number, line in enumerate(handle, start=1):
+            text = decode(line, where=path, offset=offset)
+            offset += len(line)
+            if not text.isspace():
+                yield whole_characters(_field_of(text, field, where=f"{path}:{number}"), where=f"{path}:{number}")
+
+
+def _field_of(line: str, field: str, *, where: str) -> str:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is not JSON ({error}). Each line must be one JSON object.") from error
+    if isinstance(row, dict) and isinstance(row.get(field), str):
+        return row[field]
+    fields = row if isinstance(row, dict) else {}
+    known = next((key for key, value in fields.items() if isinstance(value, str)), "NAME")
+    raise DataError(
+        f"{where} has no text in the field {field!r}. Say which field holds it, for example data.text_field={known}."
+    )
+
+
+def decode(data: bytes, *, where: Path, offset: int = 0) -> str:
+    """UTF-8 text, a byte order mark at the file's beginning dropped. Refuses other bytes, with their place."""
+    try:
+        return (data.removeprefix(_MARK) if offset == 0 else data).decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = data.index(error.object) + error.start
+        inside = " of the decompressed text" if where.suffix in (".gz", ".zst") else ""
+        raise DataError(
+            f"{where} is not UTF-8 text: byte 0x{data[at]:02x} at offset {offset + at}{inside}. Convert it "
+            "(iconv -f latin1 -t utf-8), or leave it out."
+        ) from error
+
+
+def whole_characters(text: str, *, where: str) -> str:
+    """The text, unless JSON's escapes spell half a character in it (as cutting a text can leave), which is no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise DataError(f"{where} holds half a character ({half}). Remove it there, or leave that line out.") from error
+    return text

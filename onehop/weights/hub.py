@@ -1,0 +1,145 @@
+"""Models of the Hugging Face hub: from the local cache or, where they are not there, fetched by huggingface_hub.
+
+Its own settings hold: the cache, the token, working offline. Only what is read is fetched: safetensors, or one GGUF
+file with all its parts, and the texts beside them.
+"""
+
+import glob
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onehop.base.errors import CheckpointError
+from onehop.formats.gguf.split import parts_of
+from onehop.weights.choose import PREFERRED, UNNAMED, candidates, choose, label_of, spelt
+from onehop.weights.safetensors_files import CONVERT, INDEX, SINGLE
+
+WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model", "spiece.model", "*.tiktoken"]
+NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+))?(?::(?P<kind>[A-Za-z0-9_-]+))?")
+UNREACHED = "it is not in the local cache and the hub cannot be reached. Go online once"
+
+
+@dataclass(frozen=True)
+class HubName:
+    """org/model, a revision (a branch, a tag or a commit; None: the newest), and which of its GGUF files."""
+
+    given: str
+    name: str
+    revision: str | None
+    kind: str | None
+
+    @classmethod
+    def of(cls, given: str) -> "HubName | None":
+        """Taken apart; None for what is no such name."""
+        found = NAME.fullmatch(given)
+        return None if found is None else cls(given, found["name"], found["revision"], found["kind"])
+
+
+def from_hub(asked: HubName) -> Path:
+    """The folder of a model of safetensors, or a GGUF file. Raises CheckpointError with the reason in one line."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        return _cached(asked) or _fetched(asked)
+    except HFValidationError as error:
+        raise CheckpointError(f"{asked.given} is no folder here and no hub name: {error} Check the name.") from error
+    except GatedRepoError:
+        reason = "its owner asks you to agree to terms on its page and to log in (hf auth login)"
+    except RepositoryNotFoundError:
+        reason = "the hub has no such model, or it is private (hf auth login)"
+    except RevisionNotFoundError:
+        reason = f"it has no revision {asked.revision}. Leave @{asked.revision} out for the newest"
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled):
+        second = _second_best(asked)
+        if second is not None:
+            return second
+        reason = UNREACHED
+    except (HfHubHTTPError, ValueError, OSError) as error:
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0]
+    raise CheckpointError(
+        f"{asked.given} is no folder here, and as a hub name it cannot be fetched: {reason}. Or give a local folder."
+    )
+
+
+def _cached(asked: HubName) -> Path | None:
+    """What was asked for, if it is in the cache whole; without a kind, safetensors or the GGUF that is preferred."""
+    folder, files = _in_cache(asked)
+    if folder is None:
+        return None
+    if asked.kind is None and _has_weights(folder):
+        return folder
+    wanted = spelt(asked.kind or PREFERRED[0])
+    found = [name for name in files if label_of(name) == wanted]
+    return folder / found[0] if len(found) == 1 else None
+
+
+def _second_best(asked: HubName) -> Path | None:
+    """Where the hub cannot be asked and no kind was: what the cache has."""
+    folder, files = _in_cache(asked)
+    if folder is None or not files or asked.kind is not None:
+        return None
+    return folder / choose(_kinds(files), None, where=asked.given)
+
+
+def _in_cache(asked: HubName) -> tuple[Path | None, list[str]]:
+    """The model's folder in the cache, and its GGUF files of which no part is missing."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = _snapshot(asked, WANTED, local_files_only=True)
+    except LocalEntryNotFoundError:
+        return None, []
+    names = candidates(file.relative_to(folder).as_posix() for file in folder.rglob("*.gguf"))
+    return folder, [name for name in names if all(part.is_file() for part in parts_of(folder / name))]
+
+
+def _fetched(asked: HubName) -> Path:
+    if asked.kind is None:
+        folder = _snapshot(asked, WANTED)
+        if _has_weights(folder):
+            return folder
+    names = candidates(_listed(asked))
+    if asked.kind is None and not names:
+        raise CheckpointError(
+            f"{asked.given} has no safetensors and no GGUF file on the hub. Pickles (pytorch_model.bin) can run "
+            "foreign code and are neither fetched nor opened. Download that file, and convert it without running it: "
+            f"{CONVERT}"
+        )
+    chosen = choose(_kinds(names), asked.kind, where=asked.given)
+    folder = _snapshot(asked, [glob.escape(part.as_posix()) for part in parts_of(Path(chosen))])
+    return folder / chosen
+
+
+def _snapshot(asked: HubName, patterns: list[str], **options: Any) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(asked.name, revision=asked.revision, allow_patterns=patterns, **options))
+
+
+def _listed(asked: HubName) -> list[str]:
+    from huggingface_hub import list_repo_files
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return list(list_repo_files(asked.name, revision=asked.revision))
+    except OSError:
+        raise
+    except Exception as error:  # the HTTP library's own, where there is no network
+        raise LocalEntryNotFoundError(str(error)) from error
+
+
+def _kinds(names: list[str]) -> dict[str, tuple[str, ...]]:
+    return {name: (label_of(name) or UNNAMED,) for name in names}
+
+
+def _has_weights(folder: Path) -> bool:
+    return (folder / SINGLE).is_file() or (folder / INDEX).is_file()

@@ -1,0 +1,100 @@
+"""Who is moved by what: roles, decay, and stacks of experts that Muon takes one matrix at a time."""
+
+import copy
+
+import pytest
+import torch
+
+from onehop.config.recipe import TrainConfig
+from onehop.training.optimizer import make_optimizer
+from onehop.training.roles import roles
+from tests.small_models import CONFIGS, MOE, decoder, encoder_decoder, small_model
+
+EXPERTS = decoder(attention={"sinks": True}, ffn=MOE | {"bias": True, "router_bias": True, "d_ff_shared": 4})
+
+
+def settings(**own):
+    return TrainConfig(**{"steps": 10, "batch_size": 4, "lr": 1e-2, "weight_decay": 0.1, **own})
+
+
+def with_gradients(model, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.dtype)
+    return model
+
+
+def test_roles_of_every_part():
+    found = roles(small_model(EXPERTS)) | roles(small_model(CONFIGS["t5"])) | roles(small_model(CONFIGS["learned"]))
+    for name, role in {
+        "embed.tokens.weight": "embeddings",
+        "embed.positions.weight": "embeddings",
+        "schemes.0.table": "biases",
+        "layers.0.attention_norm.weight": "norms",
+        "final_norm.weight": "norms",
+        "layers.0.attention.wq.weight": "matrices",
+        "layers.0.attention.sinks": "biases",
+        "layers.0.ffn.w1": "matrices",
+        "layers.0.ffn.b1": "biases",  # (E, F), two dims
+        "layers.0.ffn.router.weight": "matrices",
+        "layers.0.ffn.router.bias": "biases",
+        "layers.0.ffn.shared.w2.weight": "matrices",
+        "head.projection.weight": "head",
+    }.items():
+        assert found[name] == role, name
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("decayed", [("matrices", "embeddings", "head"), ("matrices",), ("norms", "biases")])
+def test_decay_falls_on_the_roles_that_are_named_and_on_no_other(optimizer, decayed):
+    """Gradients of zero: AdamW and Muon then do nothing but decay, by lr · 0.1."""
+    model = small_model(EXPERTS)
+    by_name, before = roles(model), copy.deepcopy(dict(model.named_parameters()))
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    make_optimizer(model, settings(optimizer=optimizer, weight_decay_on=decayed)).step()
+    for name, p in model.named_parameters():
+        factor = 1 - 1e-2 * 0.1 if by_name[name] in decayed else 1.0
+        torch.testing.assert_close(p.data, before[name].data * factor, rtol=1e-12, atol=0)
+
+
+def test_the_summary_counts_every_weight_once():
+    for config in (EXPERTS, encoder_decoder()):
+        model = small_model(config)
+        groups = make_optimizer(model, settings(optimizer="muon")).summary()
+        assert sum(group["weights"] for group in groups) == sum(p.numel() for p in model.parameters())
+        assert sum(group["tensors"] for group in groups) == len(list(model.parameters()))
+        assert {role for group in groups for role in group["roles"]} == set(roles(model).values())
+
+
+def test_a_stack_of_experts_moves_as_so_many_matrices_under_muon():
+    """Three steps of (E, d_out, d_in) at once, and of each (d_out, d_in) by PyTorch's own Muon."""
+    model, cfg = small_model(EXPERTS, dtype=torch.float32), settings(optimizer="muon")
+    stack = model.layers[0].ffn.w1
+    apart = [torch.nn.Parameter(matrix.clone()) for matrix in stack.detach()]
+    theirs = torch.optim.Muon(apart, lr=cfg.lr, weight_decay=cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
+    ours = make_optimizer(model, cfg)
+    for seed in range(3):
+        with_gradients(model, seed)
+        for matrix, gradient in zip(apart, stack.grad, strict=True):
+            matrix.grad = gradient.clone()
+        ours.step()
+        theirs.step()
+        assert torch.equal(stack.detach(), torch.stack([m.detach() for m in apart]))
+    momentum = ours.state[stack]["momentum_buffer"]
+    assert torch.equal(momentum, torch.stack([theirs.state[m]["momentum_buffer"] for m in apart]))
+    assert ours.state.keys() == set(model.parameters())  # nothing is left of the slices
+    listed = {p for group in ours.param_groups for p in group["params"]}
+    assert listed == set(model.parameters())  # what unscales or forgets gradients finds the stacks
+    ours.zero_grad()
+    assert stack.grad is None
+
+
+def test_muon_leaves_embedding_head_norms_and_biases_to_adamw():
+    model = with_gradients(small_model(EXPERTS))
+    optimizer = make_optimizer(model, settings(optimizer="muon"))
+    optimizer.step()
+    names = {name for name, p in model.named_parameters() if "momentum_buffer" in optimizer.state[p]}
+    assert "layers.0.ffn.w2" in names
+    assert "layers.1.attention.wq.weight" in names
+    assert names == {name for name, role in roles(model).items() if role == "matrices"}
