@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 import onehop
 from onehop.cli.measure import measure
@@ -36,6 +35,7 @@ from onehop.machine.here import here
 from onehop.machine.live import LiveBytes
 from onehop.machine.measure import Bench
 from onehop.model.build import torch_dtype
+from onehop.model.recompute import recompute as compute_again
 from onehop.parts.linear import pack
 from onehop.training.optimizer import make_optimizer
 from onehop.training.setup import has_native_bf16, pick_product
@@ -73,7 +73,7 @@ GRID: dict[str, tuple[ModelConfig, int, int, dict[str, Any]]] = {
     ),
     "experts and a shared one": (shape(ffn={**MOE, "d_ff_shared": 512}), 4, 256, {}),
     "a latent": (shape(attention=LATENT), 4, 256, {}),
-    "checkpointed blocks, micro-batches": (shape(n_layers=12), 2, 512, {"recompute": True, "micro": 2}),
+    "checkpointed blocks, micro-batches": (shape(n_layers=12), 2, 512, {"recompute": "block", "micro": 2}),
     "Muon, few tokens": (shape(d_model=512, attention={"n_heads": 8}), 1, 64, {"optimizer": "muon"}),
     "many ids, untied": (shape(vocab_size=32768, head={"tied": False}), 2, 256, {}),
 }  # fmt: skip
@@ -135,25 +135,19 @@ def trainer(
     precision: str = "float32",
     micro: int = 1,
     optimizer: str = "adamw",
-    recompute: bool = False,
+    recompute: str = "none",
 ) -> tuple[Callable[..., Any], list[torch.Tensor]]:
     """A model in training: its step, and the tensors that live between steps once one was taken."""
     cfg = TrainConfig(steps=1 << 30, batch_size=rows * micro, micro_batch=rows, optimizer=optimizer)
     model = onehop.build(config).train()
     pick_product(model, torch.device("cpu"))
-    if recompute:
-        for layer in model.layers:
-            layer.forward = partial(_recomputed, layer.forward)
+    compute_again(model, recompute)
     moves = make_optimizer(model, cfg)
     batches = [rows_of(rows, length, config.vocab_size) for _ in range(micro)]
     step = partial(training_step, model, moves, batches, cfg=cfg, precision=torch_dtype(precision))
     step(index=0)
     state = [x for held in moves.state.values() for x in held.values() if isinstance(x, torch.Tensor)]
     return step, [*model.parameters(), *model.buffers(), *state]
-
-
-def _recomputed(call: Callable[..., Any], *given: Any) -> Any:
-    return checkpoint(call, *given, use_reentrant=False)
 
 
 def trained_row(name: str) -> dict[str, Any]:
@@ -163,7 +157,7 @@ def trained_row(name: str) -> dict[str, Any]:
     with LiveBytes(living) as live:
         step(index=1)
     run = Run(rows, length, how.get("precision", "float32"))
-    wish = TrainingPlan(run, how.get("micro", 1), how.get("optimizer", "adamw"), how.get("recompute", False))
+    wish = TrainingPlan(run, how.get("micro", 1), how.get("optimizer", "adamw"), how.get("recompute", "none"))
     predicted = training(config, weights(config), wish)
     model = onehop.build(config, device="meta", dtype="bfloat16")
     tokens = torch.zeros(rows, length, dtype=torch.int64, device="meta")

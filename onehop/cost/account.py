@@ -18,10 +18,7 @@ def wishes(train: TrainConfig, context: int | None, *, packed: bool = False) -> 
         out["tokens"] = train.steps * train.batch_size * context
     if train.precision != "auto":
         out["precision"] = train.precision
-    for key in ("recompute", "loss_chunk"):
-        if key in TrainConfig.model_fields:
-            out[key] = getattr(train, key)
-    return out
+    return out | {"recompute": train.recompute, "loss_chunk": train.loss_chunk, "average": train.ema is not None}
 
 
 def account(

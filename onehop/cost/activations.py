@@ -55,10 +55,12 @@ class Run:
 class Sublayer:
     """One sublayer of one layer: bytes kept until its gradient, bytes beside them while it is made, its parameters.
 
-    stacked: bytes of weights that are one product, whose gradient is one tensor before it is cut.
+    products: those of what is kept that products and attention give. stacked: bytes of weights that are one product,
+    whose gradient is one tensor before it is cut.
     """
 
     kept: float
+    products: float
     transient: float
     stacked: float
     parameters: int
@@ -77,7 +79,32 @@ def sublayers(d: int, block: BlockConfig, weights: list[Weight], run: Run) -> It
         matrices = [w.size for w in own if w.rows != "none" and w.part != "router"]
         kept += _around(d, block, name, run) + (run.size * sum(matrices) if run.cast else stacked)
         largest = WIDE * max(matrices, default=0)
-        yield Sublayer(kept, transient + largest, stacked, sum(w.size for w in own), missing)
+        products = run.tokens * _products(d, block, name, run)
+        yield Sublayer(kept, products, transient + largest, stacked, sum(w.size for w in own), missing)
+
+
+def _products(d: int, block: BlockConfig, name: str, run: Run) -> float:
+    """Bytes per token that a sublayer's products and its attention give."""
+    s, out = run.size, float(run.size * d)
+    if name == "ffn":
+        ffn: Any = block.ffn
+        maps = 2 if type(ffn) is GatedConfig or getattr(ffn, "expert", "") == "gated" else 1
+        if isinstance(ffn, MoEConfig):
+            shared = ffn.d_ff_shared or 0
+            return (
+                WIDE * ffn.n_experts + s * (ffn.n_active * (maps * ffn.d_ff + d) + maps * shared) + out * bool(shared)
+            )
+        return s * maps * getattr(ffn, "d_ff", 0) + out
+    a = getattr(block, name)
+    q, kv = a.n_heads * a.d_head, a.n_kv_heads * a.d_head
+    kernel = kernel_of(a, run)
+    mixed = (WIDE if kernel == "narrow" else s) * q + _row_sums(a, kernel, run)
+    if kernel in ("plain", "tiled"):  # no product of PyTorch's attention: tiles are one step of their own
+        mixed = 0.0
+    if isinstance(a, LatentConfig):
+        made = a.n_kv_heads * (a.d_head - turning_width(a) + a.d_value)
+        return s * ((a.d_latent_q or 0) + a.d_latent + turning_width(a) + q + made) + mixed + out
+    return s * (q + 2 * kv) + mixed + out
 
 
 def _around(d: int, block: BlockConfig, name: str, run: Run) -> float:

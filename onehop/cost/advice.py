@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from onehop.config.recipe import TrainConfig
 from onehop.cost.devices import Device
 from onehop.cost.planned import Asked, Plan
 
@@ -102,7 +101,7 @@ def _packed(asked: Asked, dtype: str) -> Asked:
 def _trained_steps(plan: Plan, asked: Asked) -> Iterator[Change]:
     if asked.precision == "float32":
         yield "products in bfloat16 (train.precision=bfloat16)", lambda a: replace(a, precision="bfloat16")
-    if asked.loss_chunk is None and "loss_chunk" in TrainConfig.model_fields:
+    if asked.loss_chunk is None:
         yield "logits of 1024 tokens at a time (train.loss_chunk=1024)", lambda a: replace(a, loss_chunk=1024)
     rows = asked.train_rows
     while rows > 1:
@@ -111,7 +110,12 @@ def _trained_steps(plan: Plan, asked: Asked) -> Iterator[Change]:
             f"{rows} rows per pass (train.micro_batch={rows})",
             lambda a, n=rows: replace(a, train_rows=n, micro_batches=asked.micro_batches * asked.train_rows // n),  # type: ignore[misc]
         )
-    if asked.recompute == "none" and "recompute" in TrainConfig.model_fields:
+    if asked.recompute == "none":
+        yield (
+            "norms and activations computed again in backward (train.recompute=selective)",
+            lambda a: replace(a, recompute="selective"),
+        )
+    if asked.recompute != "block":
         yield "blocks computed again in backward (train.recompute=block)", lambda a: replace(a, recompute="block")
     if asked.optimizer == "adamw":
         yield "one moment instead of two (train.optimizer=muon)", lambda a: replace(a, optimizer="muon")

@@ -54,8 +54,9 @@ class TrainingPlan:
     run: Run
     micro_batches: int = 1
     optimizer: str = "adamw"
-    checkpoint: bool = False  # keep each block's input only, and compute the block again for its gradient
+    recompute: str = "none"  # block: keep each block's input only; selective: and what products and attention give
     loss_chunk: int | None = None  # tokens whose logits are there at once; None: all
+    average: bool = False  # a moving average of the weights beside them
 
 
 def training(config: ModelConfig, weights: Sequence[Weight], plan: TrainingPlan) -> Training:
@@ -64,7 +65,8 @@ def training(config: ModelConfig, weights: Sequence[Weight], plan: TrainingPlan)
     layers = list(layers_kept(config, weights, run))
     blocks = [sum(s.kept for s in layer) for layer in layers]
     stream = WIDE * config.d_model * run.tokens
-    kept = stream * len(layers) if plan.checkpoint else sum(blocks)
+    held = [_held(layer, stream, plan.recompute) for layer in layers]  # between forward and backward
+    kept = sum(held)
     ends, logits = _ends(config, weights, run), _logits(config, plan)
     before = WIDE * total if plan.micro_batches > 1 else 0.0
     moments: list[tuple[str, float, float, float, float]] = []  # name, gradients, activations, logits, working
@@ -73,15 +75,14 @@ def training(config: ModelConfig, weights: Sequence[Weight], plan: TrainingPlan)
     head += config.need_vocab() * (config.embed.width or config.d_model) if config.head.tied else 0
     moments.append(("the loss", before, kept + ends, logits, 0.0))
     grads, left = WIDE * float(head), kept + ends
-    for layer, whole in zip(reversed(layers), reversed(blocks), strict=True):
-        again = whole - stream if plan.checkpoint else 0.0
+    for layer, now in zip(reversed(layers), reversed(held), strict=True):
+        left -= now
+        here = max(now, sum(sub.kept for sub in layer))  # all of the block, computed again where it was not kept
         for sub in reversed(layer):
-            moments.append(("the gradient of a block", max(before, grads), left + again, 0.0, sub.transient + stream))
+            moments.append(("the gradient of a block", max(before, grads), left + here, 0.0, sub.transient + stream))
             grads += WIDE * sub.parameters
-            left, again = (left, again - sub.kept) if plan.checkpoint else (left - sub.kept, again)
-            whole_left = max(0.0, left + again)
-            moments.append(("the gradient of a block", max(before, grads), whole_left, 0.0, sub.stacked + stream))
-        left -= stream if plan.checkpoint else 0.0
+            here = max(0.0, here - sub.kept)
+            moments.append(("the gradient of a block", max(before, grads), left + here, 0.0, sub.stacked + stream))
     # A table that is read at both ends has two gradients, and then their sum.
     twice = 2.0 * WIDE * config.need_vocab() * (config.embed.width or config.d_model) if config.head.tied else 0.0
     moments.append(("the gradient of the embedding", WIDE * float(total), stream, 0.0, twice))
@@ -98,6 +99,13 @@ def training(config: ModelConfig, weights: Sequence[Weight], plan: TrainingPlan)
         blocks=blocks,
         missing=list(dict.fromkeys(s.missing for layer in layers for s in layer if s.missing)),
     )
+
+
+def _held(layer: Sequence[Sublayer], stream: float, recompute: str) -> float:
+    """Bytes of a block that stay until its gradient is made."""
+    if recompute == "none":
+        return sum(sub.kept for sub in layer)
+    return stream + (sum(sub.products for sub in layer) if recompute == "selective" else 0.0)
 
 
 def layers_kept(config: ModelConfig, weights: Sequence[Weight], run: Run) -> list[list[Sublayer]]:
@@ -146,9 +154,18 @@ def _shared_tables(config: ModelConfig, run: Run) -> float:
 
 
 def _logits(config: ModelConfig, plan: TrainingPlan) -> float:
-    """Logits in float32 at the loss: their log-softmax, and two of their size for its gradient."""
-    tokens = plan.run.tokens if plan.loss_chunk is None else min(plan.loss_chunk, plan.run.tokens)
-    return 3.0 * WIDE * tokens * config.need_vocab()
+    """Logits in float32 at the loss: their log-softmax, and two of their size for its gradient.
+
+    In chunks (`training/surprise.py`) the head's gradient grows meanwhile, and by PyTorch's own function, in float32,
+    that of the hidden states, beside two chunks of logits.
+    """
+    run, vocab = plan.run, config.need_vocab()
+    if plan.loss_chunk is None or plan.loss_chunk >= run.tokens:
+        return 3.0 * WIDE * run.tokens * vocab
+    grows = run.size * float(vocab * (config.embed.width or config.d_model))
+    if run.cast or config.head.softcap is not None:
+        return grows + 3.0 * WIDE * plan.loss_chunk * vocab
+    return grows + WIDE * (2.0 * plan.loss_chunk * vocab + run.tokens * config.d_model)
 
 
 def hidden_matrices(weights: Sequence[Weight]) -> list[Weight]:
@@ -157,10 +174,10 @@ def hidden_matrices(weights: Sequence[Weight]) -> list[Weight]:
 
 
 def _state(weights: Sequence[Weight], plan: TrainingPlan) -> float:
-    """Bytes of an optimizer's state: two moments per parameter; with Muon one for the hidden matrices."""
+    """Bytes of an optimizer's state, two moments per parameter, with Muon one for hidden matrices; of an average."""
     total = sum(w.size for w in weights)
     by_muon = sum(w.size for w in hidden_matrices(weights)) if plan.optimizer == "muon" else 0
-    return WIDE * float(2 * (total - by_muon) + by_muon)
+    return WIDE * float(2 * (total - by_muon) + by_muon + plan.average * total)
 
 
 def _working(weights: Sequence[Weight], plan: TrainingPlan) -> float:

@@ -35,9 +35,10 @@ class Asked:
     precision: str = "bfloat16"
     micro_batches: int = 1
     optimizer: str = "adamw"
-    recompute: str = "none"  # block: keep each block's input only
+    recompute: str = "none"  # block, selective: what is computed again in backward
     loss_chunk: int | None = None
     tokens: float | None = None
+    average: bool = False  # a moving average of the weights (train.ema)
     packed: bool = False  # rows of training hold several documents
     stored: float | None = None  # bytes of the weights where a file says them
 
@@ -53,8 +54,8 @@ class Asked:
             )
         if self.optimizer not in ("adamw", "muon"):
             raise ConfigError(f"optimizer={self.optimizer!r} does not exist. Use adamw or muon.")
-        if self.recompute not in ("none", "block"):
-            raise ConfigError(f"train.recompute={self.recompute}: the planner knows none and block. Use one of them.")
+        if self.recompute not in ("none", "block", "selective"):
+            raise ConfigError(f"recompute={self.recompute!r} does not exist. Use none, block or selective.")
 
 
 def plan(config: ModelConfig | str) -> "Plan":
@@ -101,7 +102,12 @@ class Plan:
         """The peak of a training step."""
         asked = asked or Asked()
         how = TrainingPlan(
-            self._run(asked, on_cpu), asked.micro_batches, asked.optimizer, asked.recompute == "block", asked.loss_chunk
+            self._run(asked, on_cpu),
+            asked.micro_batches,
+            asked.optimizer,
+            asked.recompute,
+            asked.loss_chunk,
+            asked.average,
         )
         return training(self.config, self.weights, how)
 

@@ -1,6 +1,6 @@
 """What a run takes, seen once: the peak of live tensor bytes in one step, when the optimizer has its state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -19,8 +19,16 @@ from onehop.training.step import StepResult
 class Tracked:
     """Watches the second step of a run on a CPU (a GPU's allocator knows its own peak)."""
 
-    def __init__(self, model: torch.nn.Module, optimizer: Optimizers, device: torch.device):
-        self.model, self.optimizer, self.device = model, optimizer, device
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: Optimizers,
+        device: torch.device,
+        *,
+        beside: Iterable[torch.Tensor] = (),
+    ):
+        """beside: other tensors that live as long as the run."""
+        self.model, self.optimizer, self.device, self.beside = model, optimizer, device, list(beside)
         self.packed = False
         self._steps = 0
         self._live: int | None = None
@@ -32,7 +40,7 @@ class Tracked:
         if self._steps != 2 or self.device.type != "cpu":
             return take()
         state = [x for held in self.optimizer.state.values() for x in held.values() if isinstance(x, torch.Tensor)]
-        with LiveBytes([*self.model.parameters(), *self.model.buffers(), *state]) as live:
+        with LiveBytes([*self.model.parameters(), *self.model.buffers(), *state, *self.beside]) as live:
             result = take()
         self._live = live.peak
         return result

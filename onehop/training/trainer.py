@@ -114,7 +114,8 @@ class Trainer:
         self.scaler = loss_scaler(self.device, self.precision)
         self.generators = Generators(cfg.seed, self.device) if has_own_parts(self.model) else None
         self.alarms, self.progress = Alarms(cfg), Progress()
-        self.tracked = Tracked(self.model, self.optimizer, self.device)
+        beside = () if self.average is None else self.average.tensors().values()
+        self.tracked = Tracked(self.model, self.optimizer, self.device, beside=beside)
         self.notes: list[str] = []
         self.restored: Path | None = None
 
