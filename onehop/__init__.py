@@ -11,6 +11,7 @@ from onehop.base.errors import did_you_mean
 if TYPE_CHECKING:
     from onehop.config import ModelConfig, Recipe
     from onehop.config.named import presets
+    from onehop.cost import plan
     from onehop.lm import LanguageModel, load
     from onehop.model import build
     from onehop.parts.attend import attend
@@ -28,6 +29,7 @@ _PUBLIC = {
     "build": ("onehop.model", "build"),
     "load": ("onehop.lm", "load"),
     "part": ("onehop.parts.own", "part"),
+    "plan": ("onehop.cost", "plan"),
     "presets": ("onehop.config.named", "presets"),
     "steps": ("onehop.training", "steps"),
     "train": ("onehop.training", "train"),
@@ -35,7 +37,7 @@ _PUBLIC = {
 
 __all__ = [
     "LanguageModel", "ModelConfig", "Recipe", "__version__",
-    "attend", "build", "load", "part", "presets", "steps", "train",
+    "attend", "build", "load", "part", "plan", "presets", "steps", "train",
 ]  # fmt: skip
 
 

@@ -20,7 +20,8 @@ from tests.training.small_runs import sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-TEXTS = ["README.md", "CONTRIBUTING.md", "docs/textbook.md", "docs/checkpoints.md", "docs/tuning.md", "tests/SKIPS.md"]
+TEXTS = ["README.md", "CONTRIBUTING.md", "tests/SKIPS.md"]
+TEXTS += [f"docs/{name}.md" for name in ("textbook", "checkpoints", "tuning", "planner")]
 WRITTEN = ("out/", "my", "path.py", "org/")  # what the reader's own commands write or read, and stand-ins for any name
 COMMANDS = [line for line in README.splitlines() if line.startswith("onehop ")]
 SHORT = ["train.steps=2", "train.batch_size=2", "train.eval_rows=2", "train.sample_tokens=4", "train.device=cpu"]
@@ -35,6 +36,8 @@ SAYS = {
     "--alternatives": "rivals",
     "onehop eval": "bits per byte",
     "onehop verify": "18 of 18 checks hold",
+    "--device H200": "70,553,706,496 parameters",
+    "--budget": "replication",
     "onehop convert": "wrote mine.gguf (gguf, q8_0",
     "onehop list  ": "fables-tiny",
     "onehop list keys": "train.lr ",

@@ -18,6 +18,10 @@ COMMANDS = {
     "generate": ("onehop.cli.generate", "continue a prompt"),
     "chat": ("onehop.cli.chat", "talk with a model in the terminal"),
     "eval": ("onehop.cli.eval", "loss, perplexity and bits per byte of a model on text"),
+    "plan": (
+        "onehop.cli.plan",
+        "what a model costs before it is paid for: parameters, FLOPs, cache, memory, time, loss",
+    ),
     "convert": ("onehop.cli.convert", "write a model as a Hugging Face folder, a onehop folder or a GGUF file"),
     "verify": ("onehop.cli.verify", "check on this machine that every fast path equals the plain definition"),
     "list": (

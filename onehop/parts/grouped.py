@@ -74,7 +74,7 @@ class _DenseGradient(torch.autograd.Function):
 def _as_autocast(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Cast as autocast casts a linear map's operands; it does not know F.grouped_mm."""
     device = x.device.type
-    if x.dtype == torch.float64 or not torch.is_autocast_enabled(device):
+    if x.dtype == torch.float64 or x.is_meta or not torch.is_autocast_enabled(device):
         return x, w, bias
     dtype = torch.get_autocast_dtype(device)
     return x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)

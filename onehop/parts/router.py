@@ -116,7 +116,7 @@ class Router(nn.Module):
 
     def forward(self, x: Tensor, *, real: Tensor | None = None) -> Routing:
         exact = torch.float64 if x.dtype == torch.float64 else torch.float32
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):  # meta has none
             bias = None if self.bias is None else self.bias.to(exact)
             logits = F.linear(x.to(exact), self.weight.to(exact), bias)  # (B, T, E)
         scores = self.score(logits)  # (B, T, E)

@@ -28,6 +28,7 @@ from onehop.training.report import Display, draw_losses, sparkline
 from onehop.training.samples import drop_samples, sample, write_sample
 from onehop.training.setup import memory
 from onehop.training.step import StepResult
+from onehop.training.tracked import planned_line
 from onehop.training.trainer import Trainer
 from onehop.training.unchanged import machine
 from onehop.training.understanding import Understanding, ask, ask_pairs
@@ -258,11 +259,20 @@ class Session:
             f", {self.val_loss / self.best_possible - 1:.1%} above the best possible {self.best_possible:.3f}"
         )  # fmt: skip
         say(f"trained {t.progress.step} steps in {human_time(seconds)}: validation loss {self.val_loss:.3f}{over}")
+        if (planned := self._planned()) is not None:
+            say(planned)
         for kind, u in understanding.items():
             if kind == "pairs":
                 say(f"held-out pairs: {u.accuracy:.1%} of {u.asked} answers are right, character by character")
                 continue
             say(f"held-out “{kind}” questions: {u.accuracy:.1%} right of {u.asked} (guessing: {u.chance:.0%})")
+
+    def _planned(self) -> str | None:
+        """What the run was planned to take, beside what it took; nothing before a step was taken."""
+        t, p = self.trainer, self.trainer.progress
+        if not p.seconds or not p.tokens:
+            return None
+        return planned_line(t.recipe, t.tracked, precision=t.precision, tokens_per_s=p.tokens / p.seconds)
 
 
 def best_possible(trainer: Trainer, corpus: Corpus | None) -> float | None:

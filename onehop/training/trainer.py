@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from onehop.training.schedule import parts
 from onehop.training.setup import loss_scaler, pick_device, pick_precision, pick_product, repeating
 from onehop.training.state import Progress, frozen_digest
 from onehop.training.step import StepResult, training_step
+from onehop.training.tracked import Tracked
 from onehop.training.width import start_narrow
 from onehop.weights.adapter import FILES as ADAPTER_FILES
 from onehop.weights.native import PROVENANCE, write_json
@@ -106,6 +108,8 @@ class Trainer:
         self.scaler = loss_scaler(self.device, self.precision)
         self.generators = Generators(cfg.seed, self.device) if has_own_parts(self.model) else None
         self.alarms, self.progress = Alarms(cfg), Progress()
+        beside = () if self.average is None else self.average.tensors().values()
+        self.tracked = Tracked(self.model, self.optimizer, self.device, beside=beside)
         self.notes: list[str] = []
         self.restored: Path | None = None
 
@@ -136,7 +140,8 @@ class Trainer:
             options |= {"scaler": self.scaler, "look": self.alarms.look if cfg.writes(index + 1) else None}
             options["loss_of"] = self.loss_of
             with self._inside():
-                result = training_step(self.model, self.optimizer, micro, **options)
+                step = partial(training_step, self.model, self.optimizer, micro, **options)
+                result = self.tracked.step(step, packed=any(batch.packed for batch in micro))
             self.progress = replace(
                 p,
                 step=result.step,

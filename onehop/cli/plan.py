@@ -1,0 +1,296 @@
+"""onehop plan [MODEL]"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from onehop.base.errors import ConfigError, OnehopError
+from onehop.base.units import human_bytes, human_count
+from onehop.cli import plan_options as o
+from onehop.cli.common import Json, beside, machines, new_app, people
+from onehop.cli.options import Parts
+from onehop.cli.plan_budget import budget_flops, points_of
+from onehop.cli.plan_source import Source, source
+from onehop.cli.plan_tables import (
+    seconds,
+    sheet,
+    show_advice,
+    show_outcomes,
+    show_plan,
+    show_rooms,
+    show_sweep,
+    show_what_ifs,
+)
+from onehop.config.model import ModelConfig
+from onehop.config.named import presets
+from onehop.cost.advice import for_inference, for_training, what_fits
+from onehop.cost.devices import DEVICES, Device, device, from_dict, to_dict
+from onehop.cost.planned import Asked, Plan
+from onehop.cost.scaling import DEFAULT, Law, for_budget, for_serving, law, spread
+from onehop.cost.what_if import Figures, figures, what_ifs
+from onehop.machine import kept
+from onehop.machine.here import here
+
+app = new_app()
+
+
+@app.command()
+def plan(
+    model: o.Model = None,
+    keys: o.Keys = None,
+    context: o.Context = None,
+    batch: o.Batch = 1,
+    dtype: o.DType = None,
+    cache_dtype: o.CacheDType = None,
+    device: o.DeviceName = None,
+    tokens: o.Tokens = None,
+    budget: o.Budget = None,
+    mfu: o.Mfu = 0.4,
+    price: o.Price = None,
+    serve: o.Serve = None,
+    fit_law: o.FitLaw = None,
+    sweep: o.Sweep = None,
+    out: o.Out = "sweep.png",
+    what_if: o.WhatIf = False,
+    what_fits: o.WhatFits = False,
+    measure: o.Measure = False,
+    parts: Parts = None,
+    json: Json = False,
+) -> int:
+    """What a model costs before it is paid for: parameters, FLOPs, cache, memory, time, loss. Loads no weights."""
+    keys = keys or []
+    if measure:
+        return _measure(json)
+    if fit_law:
+        return _fit([*fit_law, *([model] if model else []), *keys], json)
+    where = _where(device)
+    if budget is not None:
+        return _budget(budget, where, {"mfu": mfu, "price": price, "dtype": "bfloat16"}, serve, json)
+    if model is None:
+        return _machine(where, json)
+    wish = {"context": context, "batch": batch, "dtype": dtype, "cache_dtype": cache_dtype, "tokens": tokens}
+    question = Question(model, keys, parts or [], {k: v for k, v in wish.items() if v is not None}, where)
+    if sweep is not None:
+        return _sweep(sweep, question, Path(out), json)
+    return _plan(question, what_if=what_if, rooms=what_fits, json=json)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A model and what is asked of it, on one device."""
+
+    model: str
+    keys: Sequence[str]
+    parts: Sequence[Path]
+    given: dict[str, Any]
+    where: Device
+
+    def answer(self, *more: str, **wish: Any) -> tuple[Source, Asked]:
+        """The model under its keys and `more`, and what is asked, with `wish`."""
+        found = source(self.model, [*self.keys, *more], parts=self.parts)
+        values: dict[str, Any] = {"dtype": found.dtype or "bfloat16", **found.trained}
+        if self.where.flops and "bfloat16" not in self.where.flops:
+            values.setdefault("precision", "float32")
+        if found.stored is not None and "dtype" not in {**self.given, **wish}:
+            values["stored"] = found.stored
+        return found, Asked(**{**values, **self.given, **wish})
+
+
+def _where(name: str | None) -> Device:
+    """The device that is asked about: one of the table, or this machine, with what was measured of it."""
+    if name is not None:
+        return device(name)
+    measured = kept.load()
+    if measured is not None:
+        return from_dict(measured)
+    found = here(cards=False)
+    return Device("this machine", float(found.memory), 0.0, {}, f"{found.processor}, not measured", "cpu")
+
+
+def _plan(question: Question, *, what_if: bool, rooms: bool, json: bool) -> int:
+    found, asked = question.answer()
+    one, where = Plan(found.config), question.where
+    say = people(json).print
+    if rooms:
+        fits = what_fits(one, asked, where)
+        show_rooms(fits, where.name, where.memory, say)
+        if json:
+            machines({"device": where.name, "memory": where.memory, "fits": [asdict(room) for room in fits]})
+        return 0
+    if what_if:
+        changes = what_ifs(found.config, asked, where if where.flops else None)
+        show_what_ifs(changes, say)
+        if json:
+            machines({"what_if": [{"name": row.name, **asdict(row.figures)} for row in changes]})
+        return 0
+    figures = one.as_dict(asked, device=where)
+    served, trained = for_inference(one, asked, where), for_training(one, asked, where)
+    if json:
+        advice = {"inference": _steps(served), "training": _steps(trained)}
+        machines({"model": found.name, "source": found.kind, "notes": found.notes, **figures, "advice": advice})
+        return 0
+    for note in found.notes:
+        say(f"({note})", markup=False)
+    show_plan(figures, found.name, say)
+    say()
+    show_advice(served, trained, where.name, say)
+    if not where.flops:
+        say(
+            "no times: onehop plan --measure measures this machine once, --device H200 asks about another", markup=False
+        )
+    return 0
+
+
+def _steps(advice: Any) -> dict[str, Any]:
+    return {**asdict(advice), "fits": advice.fits, "possible": advice.possible}
+
+
+def _measure(json: bool) -> int:
+    from onehop.cli.measure import measure  # torch loads only when there is something to measure
+    from onehop.machine.measure import Bench
+
+    found = measure(here(cards=False), bench=Bench(), report=beside(json))
+    file = kept.keep(to_dict(found))
+    _show_device(found, people(json).print)
+    people(json).print(f"kept in {file}; onehop plan MODEL now tells times", markup=False, soft_wrap=True)
+    if json:
+        machines(_device_dict(found))
+    return 0
+
+
+def _show_device(found: Device, say: Any) -> None:
+    say(f"[bold]{found.name}[/bold]: {human_bytes(found.memory)} of memory; {found.source}")
+    if not found.flops:
+        return
+    say(f"  memory is read at {human_bytes(found.bandwidth)}/s")
+    for dtype, rate in found.flops.items():
+        say(f"  products in {dtype}: {human_count(rate)}FLOP/s")
+    if found.pace is not None:
+        for phase, by_type in found.pace.per_layer.items():
+            each = ", ".join(f"{seconds(s)} in {dtype}" for dtype, s in by_type.items())
+            say(f"  a layer costs beside its arithmetic, {phase}: {each}")
+
+
+def _device_dict(found: Device) -> dict[str, Any]:
+    return {f.name: getattr(found, f.name) for f in fields(found) if f.name not in ("pace", "flops")} | {
+        "flops": dict(found.flops)
+    }
+
+
+def _machine(where: Device, json: bool) -> int:
+    """This machine, and what may be asked."""
+    machine, say = here(), people(json).print
+    say(f"{machine.processor}, {machine.cores} cores, {human_bytes(machine.memory)} of memory", markup=False)
+    for name, memory in machine.cards:
+        say(f"{name}, {human_bytes(memory)}", markup=False)
+    if where.flops:
+        _show_device(where, say)
+    else:
+        say("not measured yet: onehop plan --measure (about 20 s)", markup=False)
+    rows = [
+        (
+            d.name,
+            human_bytes(d.memory),
+            f"{human_bytes(d.bandwidth)}/s",
+            f"{human_count(d.peak('bfloat16'))}FLOP/s",
+            d.source,
+        )
+        for d in DEVICES
+    ]
+    say(sheet("device", "memory", "bandwidth", "bfloat16", "", rows=rows))
+    say(f"\npresets: {', '.join(presets)}", markup=False, soft_wrap=True)
+    say("next: onehop plan MODEL, onehop plan MODEL --device H200, onehop plan --budget 1e21flops", markup=False)
+    if json:
+        machines(
+            {"machine": asdict(machine), "here": _device_dict(where), "devices": [_device_dict(d) for d in DEVICES]}
+        )
+    return 0
+
+
+def _budget(text: str, where: Device, how: dict[str, Any], served: float | None, json: bool) -> int:
+    """The best use of a budget under each law."""
+    flops, words = budget_flops(text, where, **how)
+    outcomes = for_budget(flops)
+    say = people(json).print
+    show_outcomes(outcomes, f"the best model for {words}, by law", say)
+    found = {"flops": flops, "outcomes": [asdict(one) for one in outcomes], "spread": spread(outcomes)}
+    if served is not None:
+        chosen = law(DEFAULT)
+        assert isinstance(chosen, Law)
+        best = for_serving(chosen, flops, served)
+        found["served"] = asdict(best)
+        say(
+            f"the same loss at the least cost if it answers {human_count(served)} tokens ({DEFAULT}): "
+            f"{human_count(best.parameters)} parameters on {human_count(best.tokens)} tokens, "
+            f"{best.over_training:.1f} times the tokens of its own optimum",
+            markup=False,
+        )
+    if json:
+        machines(found)
+    return 0
+
+
+def _fit(files: Sequence[str], json: bool) -> int:
+    """A law of one's own."""
+    from onehop.cost.fit import fit, points  # numpy loads only here
+
+    found = fit(points(points_of(files)))
+    say = people(json).print
+    rows = [
+        (name, f"{getattr(found.law, name):.4g}", f"{low:.4g} to {high:.4g}")
+        for name, (low, high) in found.intervals.items()
+    ]
+    say(sheet(f"L = e + a/N^alpha + b/D^beta, {found.n_points} points", "", "95 % of resamples", rows=rows))
+    say(f"misses the points by {found.rms:.2%} (root mean square)")
+    if json:
+        machines(asdict(found))
+    return 0
+
+
+def _sweep(text: str, question: Question, out: Path, json: bool) -> int:
+    """A table over values of one key, and a plot."""
+    key, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not values:
+        raise ConfigError(f"--sweep {text!r}: write key=value,value,… for example model.attention.n_kv_heads=1,2,4,8")
+    where = question.where if question.where.flops else None
+    found: list[tuple[str, Figures]] = []
+    budget: float | None = None
+    for value in map(str.strip, values.split(",")):
+        try:
+            config, asked = _at(key, value, question)
+        except OnehopError as error:
+            raise ConfigError(f"--sweep {key}={value}: {error}") from error
+        one = Plan(config)
+        if budget is None:  # what the first may spend on training, all may
+            trained = asked.tokens or law(DEFAULT).tokens_for(one.parameters.active)
+            budget = one.train_flops_per_token(min(one.context(asked), config.max_len)) * trained
+        found.append((value, figures(one, asked, where, budget)))
+    from onehop.cli.plan_picture import draw_sweep
+
+    say = people(json).print
+    show_sweep(key, found, say)
+    draw_sweep(key, found, out)
+    say(f"drawn into {out}", markup=False, soft_wrap=True)
+    if json:
+        machines({"key": key, "rows": [{"value": value, **asdict(f)} for value, f in found], "plot": str(out)})
+    return 0
+
+
+SWEPT = ("context", "batch", "tokens", "dtype", "cache_dtype")
+
+
+def _at(key: str, value: str, question: Question) -> tuple[ModelConfig, Asked]:
+    """The config and what is asked with one key at a value: a key of the recipe, or an option of this command."""
+    if "." in key:
+        found, asked = question.answer(f"{key}={value}")
+        return found.config, asked
+    name = key.replace("-", "_")
+    if name not in SWEPT:
+        raise ConfigError(f"{key} is no key. Keys are written model.n_layers, or are {', '.join(SWEPT)}.")
+    try:
+        number = value if name.endswith("dtype") else float(value) if name == "tokens" else int(value)
+    except ValueError:
+        raise ConfigError("needs a number") from None
+    found, asked = question.answer(**{name: number})
+    return found.config, asked

@@ -1,0 +1,206 @@
+"""From what a user calls MODEL to a config: preset, recipe, folder, file or hub name. No weights are read."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onehop.base.errors import CheckpointError, ConfigError, OnehopError, did_you_mean
+from onehop.base.shipped import shipped, shipped_names
+from onehop.config.model import ModelConfig
+from onehop.config.named import presets
+from onehop.config.overrides import as_layer
+from onehop.config.own import load_own
+from onehop.config.presets import PRESETS
+from onehop.config.raw import merge_stacks
+from onehop.config.read import model_from_dict, read
+from onehop.config.recipe import Recipe, TrainConfig
+from onehop.cost.account import wishes
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
+RECIPE, CONFIG, GGUF = "recipe.toml", "config.json", ".gguf"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A config, where it came from, and what its source says beside it: how it is trained, bytes of stored weights."""
+
+    config: ModelConfig
+    name: str
+    kind: str
+    trained: dict[str, Any] = field(default_factory=dict)  # fields of Asked
+    stored: float | None = None
+    dtype: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def source(model: str, keys: Sequence[str] = (), *, parts: Sequence[str | Path] = ()) -> Source:
+    """What MODEL is, under overrides `keys` ('model.n_layers=8'). Raises OnehopError naming the near miss."""
+    for part in parts:
+        load_own(part)
+    path = Path(model)
+    if model in presets:
+        note = (f"the recipe {model} is another thing: plan runs/{model}.toml",) if shipped("runs", model) else ()
+        table, trained = _keys(keys)
+        config = ModelConfig.model_validate(
+            merge_stacks([dict(PRESETS[model]), table]) if table else dict(PRESETS[model])
+        )
+        return Source(config, model, "preset", trained, notes=note)
+    own = None if path.exists() else shipped("models", model)
+    if path.suffix == ".toml" or (own is None and shipped("runs", model) is not None and not path.exists()):
+        return _recipe(model, keys)
+    if path.suffix == ".json" and path.is_file():
+        return _json(path, keys, parts)
+    if path.is_dir() or path.suffix == GGUF:
+        return _described(_one_file(path), keys, str(path), parts)
+    if own is not None:
+        return _described(own, keys, model, parts)
+    if HUB_NAME.fullmatch(model):
+        return _hub(model, keys)
+    known = {*presets, *shipped_names("runs"), *shipped_names("models")}
+    raise ConfigError(
+        f"{model} is no preset, recipe, folder, file or hub name like 'org/model'. {did_you_mean(model, known)}"
+    )
+
+
+def _keys(keys: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Overrides of a model that no recipe is around: a table of `model`, and from those of `train` fields of Asked."""
+    layer = as_layer(keys)
+    for word in layer:
+        if word not in ("model", "train"):
+            raise ConfigError(f"{word}.… decides nothing that is planned here. Keys begin with model. or train.")
+    for word, table in layer.items():
+        if not isinstance(table, dict):
+            raise ConfigError(f"{word}={table!r}: needs a key below it, for example model.n_layers=8")
+    trained = {}
+    if "train" in layer:
+        given = layer["train"]
+        found = TrainConfig.model_validate({"steps": 0, "batch_size": given.get("micro_batch", 1), **given})
+        trained = wishes(found, found.context)
+    return layer.get("model", {}), trained
+
+
+def _overridden(config: ModelConfig, table: dict[str, Any]) -> ModelConfig:
+    return ModelConfig.model_validate(merge_stacks([config.model_dump(), table])) if table else config
+
+
+def _recipe(model: str, keys: Sequence[str]) -> Source:
+    recipe = read(model, keys, model_of=lambda init: source(init).config).recipe
+    notes = _of_tuning(recipe)
+    config = recipe.model
+    if config.vocab_size is None:
+        size, why = _vocabulary(recipe)
+        config = config.with_vocab(size)
+        notes.append(f"vocab_size={size}: {why}")
+    return Source(config, model, "recipe", _trained(recipe), notes=tuple(notes))
+
+
+def _trained(recipe: Recipe) -> dict[str, Any]:
+    """How a recipe trains; rows of pairs hold one each."""
+    return wishes(recipe.train, recipe.train.context or recipe.model.max_len, packed=not recipe.task.encoder)
+
+
+def _of_tuning(recipe: Recipe) -> list[str]:
+    """What of a recipe the plan does not follow."""
+    asked = "tune.lora" if recipe.tune.lora is not None else "tune.freeze" if recipe.tune.freeze else None
+    return [] if asked is None else [f"{asked} is left out: training is planned as if every weight learned"]
+
+
+def _vocabulary(recipe: Recipe) -> tuple[int, str]:
+    """How many ids the recipe's tokenizer will have, and how that is known."""
+    data = recipe.data
+    if data.tokenizer == "bpe":
+        return data.vocab_size, "data.vocab_size, which a trained bpe may fall short of"
+    file = Path(data.tokenizer)
+    if file.is_file():
+        from onehop.formats.folder import read_json
+
+        found = read_json(file)
+        model = found.get("model", {})
+        added = [row.get("id", -1) for row in found.get("added_tokens", [])]
+        return max(len(model.get("vocab", ())), *(n + 1 for n in added), 1), f"the ids of {file}"
+    raise ConfigError(
+        f"data.tokenizer={data.tokenizer} gives as many ids as the text has characters. Add model.vocab_size=…, "
+        "for example 100."
+    )
+
+
+def _json(file: Path, keys: Sequence[str], parts: Sequence[str | Path]) -> Source:
+    """A config.json of Hugging Face or of onehop, under any name; or a recipe."""
+    from onehop.formats.family import read_config
+    from onehop.formats.folder import read_json
+
+    raw = read_json(file)
+    if "model" in raw and "model_type" not in raw:
+        return _recipe(str(file), keys)
+    try:
+        own = "model_type" not in raw and "d_model" in raw
+        config = model_from_dict(raw, parts=parts) if own else read_config(raw)
+    except OnehopError as error:
+        raise type(error)(f"{file}: {error}") from error
+    table, trained = _keys(keys)
+    return Source(_overridden(config, table), str(file), "config", trained, dtype=_dtype(raw))
+
+
+def _dtype(raw: dict[str, Any]) -> str | None:
+    """The type of numbers that a config.json names."""
+    found = raw.get("dtype") or raw.get("torch_dtype")
+    return found if found in ("float32", "bfloat16", "float16") else None
+
+
+def _one_file(path: Path) -> Path:
+    """The GGUF file of a folder without a config.json; the path itself otherwise."""
+    if not path.is_dir() or (path / CONFIG).is_file():
+        return path
+    files = sorted(path.glob(f"*{GGUF}"))
+    if len(files) > 1:
+        raise CheckpointError(f"{path} holds several GGUF files: {', '.join(f.name for f in files)}. Name one.")
+    return files[0] if files else path
+
+
+def _described(place: Path, keys: Sequence[str], name: str, parts: Sequence[str | Path]) -> Source:
+    """A folder or a GGUF file, by its config or header."""
+    from onehop.formats.folder import describe
+
+    found = describe(place, parts=parts)
+    table, asked = _keys(keys)
+    config = _overridden(found.config, table)
+    stored = None
+    if found.header is not None and not table:
+        stored = float(sum(place.nbytes for place in found.header.tensors.values()))
+    trained: dict[str, Any] = {}
+    notes: list[str] = []
+    recipe = found.folder / RECIPE
+    if found.kind == "onehop" and recipe.is_file():
+        try:
+            run = read(recipe).recipe
+            trained, notes = _trained(run), _of_tuning(run)
+        except OnehopError:
+            trained = {}  # a recipe of an older version says nothing about the model
+    return Source(config, name, found.kind, {**trained, **asked}, stored, _dtype(found.raw), tuple(notes))
+
+
+def _hub(model: str, keys: Sequence[str]) -> Source:
+    """The config of a model on the hub: that one file, from the local cache or fetched."""
+    import huggingface_hub.utils
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    name, _, revision = model.partition("@")
+    huggingface_hub.utils.logging.set_verbosity_error()  # a refusal is one line, and not its retries
+    try:
+        file = Path(huggingface_hub.hf_hub_download(name, CONFIG, revision=revision or None))
+    except GatedRepoError:
+        reason = "its owner asks you to agree to terms on its page and to log in (hf auth login)"
+    except RepositoryNotFoundError:
+        reason = "the hub has no such model, or it is private (hf auth login)"
+    except LocalEntryNotFoundError:
+        reason = "it is not in the local cache and the hub cannot be reached. Go online once"
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
+    else:
+        found = _json(file, keys, ())
+        return replace(found, name=model, kind="hub")
+    raise CheckpointError(
+        f"{model} is no folder here, and as a hub name its config cannot be fetched: {reason}. Or give a config.json."
+    )

@@ -1,0 +1,175 @@
+"""Whether a model fits a device, the cheapest changes after which it does, and what fits at all."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from onehop.cost.devices import Device
+from onehop.cost.planned import Asked, Plan
+
+DTYPES = ("bfloat16", "q8_0", "q6_k", "q4_k")
+CONTEXTS = (2048, 8192, 32768, 131072, 1 << 20)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change on the way, what is then needed, and whether that fits."""
+
+    change: str
+    needed: float
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Bytes that are needed and there, and, where they do not suffice, changes in order, each on top of those before.
+
+    An empty list where it fits as it is. `possible`: whether the last change makes it fit.
+    """
+
+    needed: float
+    room: float
+    steps: list[Step]
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits as it is."""
+        return self.needed <= self.room
+
+    @property
+    def possible(self) -> bool:
+        """Whether it fits, at last."""
+        return self.fits or (bool(self.steps) and self.steps[-1].fits)
+
+
+def for_inference(plan: Plan, asked: Asked, device: Device) -> Advice:
+    """What costs least first: no quality (fewer texts), little (eight bits), context, then more quality (four bits)."""
+    on_cpu = device.kind == "cpu"
+
+    def needed(wish: Asked) -> float:
+        return plan.inference_memory(wish, on_cpu=on_cpu).total
+
+    return _until_it_fits(asked, needed, _served_steps(plan, asked, device.memory, needed), device.memory)
+
+
+def for_training(plan: Plan, asked: Asked, device: Device) -> Advice:
+    """What costs least first: nothing (a chunked loss, smaller passes), time (recompute), then shorter rows."""
+    on_cpu = device.kind == "cpu"
+
+    def needed(wish: Asked) -> float:
+        return plan.training_memory(wish, on_cpu=on_cpu).total
+
+    return _until_it_fits(asked, needed, _trained_steps(plan, asked), device.memory)
+
+
+Change = tuple[str, Callable[[Asked], Asked]]
+
+
+def _until_it_fits(asked: Asked, needed: Callable[[Asked], float], changes: Iterator[Change], room: float) -> Advice:
+    first = needed(asked)
+    steps: list[Step] = []
+    now, wish = first, asked
+    for name, change in changes:
+        if now <= room:
+            break
+        then = change(wish)
+        less = needed(then)
+        if less < 0.99 * now:  # a change that does next to nothing is no advice
+            wish, now = then, less
+            steps.append(Step(name, now, now <= room))
+    return Advice(first, room, steps)
+
+
+def _served_steps(plan: Plan, asked: Asked, room: float, needed: Callable[[Asked], float]) -> Iterator[Change]:
+    if asked.batch > 1:
+        yield "one text at a time (--batch 1)", lambda a: replace(a, batch=1)
+    if asked.dtype in ("float32", "float64"):
+        yield "weights in bfloat16 (--dtype bfloat16)", lambda a: replace(a, dtype="bfloat16")
+    yield "weights in 8 bits (--dtype q8_0)", lambda a: _packed(a, "q8_0")
+    yield "the cache in 8 bits (--cache-dtype int8)", lambda a: replace(a, cache_dtype="int8")
+    context = plan.context(asked)
+    while context > 2048:
+        context //= 2
+        yield f"a context of {context} (--context {context})", lambda a, n=context: replace(a, context=n)  # type: ignore[misc]
+    yield "weights in 4 bits (--dtype q4_k)", lambda a: _packed(a, "q4_k")
+
+
+def _packed(asked: Asked, dtype: str) -> Asked:
+    """Weights in blocks; what was to be kept in the cache stays as it was."""
+    return replace(asked, dtype=dtype, cache_dtype=asked.cache_dtype or "bfloat16", stored=None)
+
+
+def _trained_steps(plan: Plan, asked: Asked) -> Iterator[Change]:
+    if asked.precision == "float32":
+        yield "products in bfloat16 (train.precision=bfloat16)", lambda a: replace(a, precision="bfloat16")
+    if asked.loss_chunk is None:
+        yield "logits of 1024 tokens at a time (train.loss_chunk=1024)", lambda a: replace(a, loss_chunk=1024)
+    rows = asked.train_rows
+    while rows > 1:
+        rows //= 2
+        yield (
+            f"{rows} rows per pass (train.micro_batch={rows})",
+            lambda a, n=rows: replace(a, train_rows=n, micro_batches=asked.micro_batches * asked.train_rows // n),  # type: ignore[misc]
+        )
+    if asked.recompute == "none":
+        yield (
+            "norms and activations computed again in backward (train.recompute=selective)",
+            lambda a: replace(a, recompute="selective"),
+        )
+    if asked.recompute != "block":
+        yield "blocks computed again in backward (train.recompute=block)", lambda a: replace(a, recompute="block")
+    if asked.optimizer == "adamw":
+        yield "one moment instead of two (train.optimizer=muon)", lambda a: replace(a, optimizer="muon")
+    context = asked.train_context or min(plan.context(asked), plan.config.max_len)
+    while context > 512:
+        context //= 2
+        yield f"rows of {context} tokens (train.context={context})", lambda a, n=context: replace(a, train_context=n)  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many texts of a context fit beside weights of a type; 0: none."""
+
+    dtype: str
+    weights: float
+    texts: dict[int, int]
+    longest: int | None  # context of one text; None: any
+
+
+def what_fits(plan: Plan, asked: Asked, device: Device) -> list[Room]:
+    """Types of weights by contexts: the number of texts that fit at once."""
+    out = []
+    on_cpu = device.kind == "cpu"
+    for dtype in dict.fromkeys((asked.dtype, *DTYPES)):
+        wish = replace(asked, dtype=dtype, cache_dtype=asked.cache_dtype or "bfloat16", stored=None)
+
+        def fit(batch: int, context: int, wish: Asked = wish) -> bool:
+            chosen = replace(wish, batch=batch, context=context)
+            return plan.inference_memory(chosen, on_cpu=on_cpu).total <= device.memory
+
+        texts = {context: _most(lambda n, c=context: fit(n, c)) for context in _contexts(plan, asked)}  # type: ignore[misc]
+        longest = _most(lambda n: fit(1, n))
+        weights = plan.inference_memory(wish, on_cpu=on_cpu).weights
+        out.append(Room(dtype, weights, texts, None if longest >= LIMIT else longest))
+    return out
+
+
+LIMIT = 1 << 24  # texts, or tokens, beyond which nobody counts
+
+
+def _contexts(plan: Plan, asked: Asked) -> list[int]:
+    return sorted({*CONTEXTS, plan.context(asked)})
+
+
+def _most(fits: Callable[[int], bool]) -> int:
+    """The largest number that fits, 0 where 1 does not; numbers from LIMIT on are all one."""
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while high < LIMIT and fits(high):
+        low, high = high, 2 * high
+    if high >= LIMIT:
+        return LIMIT
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

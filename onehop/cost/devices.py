@@ -1,0 +1,151 @@
+"""Devices: what their makers say they can do, each figure with its source; and what a machine was measured to do.
+
+FLOP/s are of dense matrix products with sums in float32, without sparsity. bytes/s are of the device's own memory.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from onehop.base.errors import ConfigError, did_you_mean
+
+TERA, GIGA = 1e12, 1e9
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device. `flops`: FLOP/s by type of number; a type that is not there runs as `runs_as` says."""
+
+    name: str
+    memory: float
+    bandwidth: float
+    flops: Mapping[str, float]
+    source: str
+    kind: Literal["gpu", "cpu"] = "gpu"
+    pace: "Pace | None" = None
+
+    def peak(self, dtype: str) -> float:
+        """FLOP/s for numbers of `dtype`: quantised weights are multiplied as bfloat16, where that is fast."""
+        for name in (dtype, *(("bfloat16", "float16") if dtype != "float64" else ()), "float32"):
+            if name in self.flops:
+                return self.flops[name]
+        return max(self.flops.values())
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What was measured on a machine, beyond its peaks, in seconds, bytes/s and FLOP/s.
+
+    `linear`: FLOP/s of a linear map in inference, by type and number of rows, its weight not in a cache; `trained`: of
+    a training step's three products. `attention`, `attention_back`: of fused attention, forward and its gradient.
+    `passes`: bytes/s of operations number by number. `per_layer`: seconds that a layer takes beside its arithmetic, by
+    phase (decode, prefill, training) and type.
+    """
+
+    linear: Mapping[str, Mapping[int, float]]
+    trained: Mapping[str, Mapping[int, float]]
+    attention: Mapping[str, float]
+    attention_back: Mapping[str, float]
+    passes: float
+    per_layer: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def _gpu(
+    name: str, *, memory: float, bandwidth: float, bf16: float, fp32: float, source: str, fp8: float | None = None
+) -> Device:
+    flops = {"bfloat16": bf16 * TERA, "float16": bf16 * TERA, "float32": fp32 * TERA}
+    if fp8 is not None:
+        flops["float8"] = fp8 * TERA
+    return Device(name, memory * GIGA, bandwidth * GIGA, flops, source)
+
+
+def _cpu(name: str, *, memory: float, bandwidth: float, fp32: float, bf16: float | None, source: str) -> Device:
+    flops = {"float32": fp32 * TERA} | ({} if bf16 is None else {"bfloat16": bf16 * TERA})
+    return Device(name, memory * GIGA, bandwidth * GIGA, flops, source, kind="cpu")
+
+
+# float32 on NVIDIA's data-centre devices: without tensor cores, as PyTorch has it unless asked for TF32.
+DEVICES: tuple[Device, ...] = (
+    _gpu("H100", memory=80, bandwidth=3350, bf16=989.4, fp32=67, fp8=1978.9,
+         source="NVIDIA H100 datasheet, SXM; half of the figures with sparsity"),
+    _gpu("H200", memory=141, bandwidth=4800, bf16=989.4, fp32=67, fp8=1978.9,
+         source="NVIDIA H200 datasheet, SXM; half of the figures with sparsity"),
+    _gpu("A100", memory=80, bandwidth=2039, bf16=312, fp32=19.5,
+         source="NVIDIA A100 datasheet, 80 GB SXM"),
+    _gpu("B200", memory=180, bandwidth=8000, bf16=2250, fp32=75, fp8=4500,
+         source="NVIDIA DGX B200 and HGX datasheets, an eighth; half of the figures with sparsity"),
+    _gpu("L40S", memory=48, bandwidth=864, bf16=362.05, fp32=91.6, fp8=733,
+         source="NVIDIA L40S datasheet, without sparsity"),
+    _gpu("RTX 4090", memory=24, bandwidth=1008, bf16=165.2, fp32=82.6, fp8=330.3,
+         source="NVIDIA Ada GPU architecture whitepaper, appendix A, sums in float32"),
+    _gpu("RTX 5090", memory=32, bandwidth=1792, bf16=209.5, fp32=104.8, fp8=419,
+         source="NVIDIA RTX Blackwell GPU architecture whitepaper, appendix A, sums in float32"),
+    _gpu("M1 Max", memory=64, bandwidth=400, bf16=10.4, fp32=10.4,
+         source="Apple newsroom, 18 October 2021; memory is shared with the CPU, 16 bits run as fast as 32"),
+    _gpu("M1 Ultra", memory=128, bandwidth=800, bf16=21, fp32=21,
+         source="Apple newsroom, 8 March 2022; memory is shared with the CPU, 16 bits run as fast as 32"),
+    _gpu("M4 Max", memory=128, bandwidth=546, bf16=16.2, fp32=16.2,
+         source="Apple newsroom, 30 October 2024 (memory, bandwidth); 40 cores x 128 lanes x 2 x 1.58 GHz"),
+    _cpu("Ryzen 9 7950X", memory=128, bandwidth=83.2, fp32=2.3, bf16=4.6,
+         source="AMD product page: 2 x DDR5-5200; 16 cores x 32 (bfloat16: 64) per cycle x 4.5 GHz (base)"),
+    _cpu("EPYC 9654", memory=768, bandwidth=460.8, fp32=7.4, bf16=14.7,
+         source="AMD product page: 12 x DDR5-4800; 96 cores x 32 (bfloat16: 64) per cycle x 2.4 GHz (base)"),
+    _cpu("Xeon 8480+", memory=512, bandwidth=307.2, fp32=7.2, bf16=114.7,
+         source="Intel ARK: 8 x DDR5-4800; 56 cores x 64 (AMX: 1024) per cycle x 2.0 GHz (base)"),
+    _cpu("Core i9-14900K", memory=192, bandwidth=89.6, fp32=1.43, bf16=None,
+         source="Intel ARK: 2 x DDR5-5600; (8 x 32 at 3.2 GHz + 16 x 16 at 2.4 GHz, base) per cycle"),
+)  # fmt: skip
+
+
+def device(name: str) -> Device:
+    """A device of the table, by its name in any spelling ('rtx4090'). Raises ConfigError with the nearest name."""
+    known = {_plain(found.name): found for found in DEVICES}
+    if _plain(name) in known:
+        return known[_plain(name)]
+    close = did_you_mean(_plain(name), known)
+    for plain, found in known.items():
+        close = re.sub(rf"\b{re.escape(plain)}\b", found.name, close)
+    raise ConfigError(f"the device {name!r} is not in the table. {close} Or leave it out for this machine.")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("nvidia").removeprefix("geforce"))
+
+
+def to_dict(found: Device) -> dict[str, Any]:
+    """A device as JSON holds it."""
+    out: dict[str, Any] = {
+        "name": found.name, "memory": found.memory, "bandwidth": found.bandwidth, "flops": dict(found.flops),
+        "source": found.source, "kind": found.kind,
+    }  # fmt: skip
+    if found.pace is not None:
+        p = found.pace
+        out["pace"] = {
+            "linear": {d: {str(n): r for n, r in rates.items()} for d, rates in p.linear.items()},
+            "trained": {d: {str(n): r for n, r in rates.items()} for d, rates in p.trained.items()},
+            "attention": dict(p.attention),
+            "attention_back": dict(p.attention_back),
+            "passes": p.passes,
+            "per_layer": {phase: dict(by) for phase, by in p.per_layer.items()},
+        }
+    return out
+
+
+def from_dict(raw: Mapping[str, Any]) -> Device:
+    """A device from what `to_dict` gave. Raises ConfigError where it is damaged."""
+    try:
+        fields = {key: raw[key] for key in ("name", "memory", "bandwidth", "flops", "source", "kind")}
+        pace = raw.get("pace")
+        if pace is None:
+            return Device(**fields)
+        linear, trained = (
+            {d: {int(n): float(r) for n, r in by.items()} for d, by in pace[key].items()}
+            for key in ("linear", "trained")
+        )
+        rest = {key: pace[key] for key in ("attention", "attention_back", "passes", "per_layer")}
+        return Device(**fields, pace=Pace(linear, trained, **rest))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"the measurement of this machine is damaged ({error!r}). Repeat onehop plan --measure."
+        ) from error

@@ -1,0 +1,170 @@
+"""A scaling law fitted to one's own runs: Huber loss on the logarithm of the loss, L-BFGS from a grid, bootstrap.
+
+Hoffmann et al. 2022, arXiv:2203.15556, section 3.3 and appendix D.2: minimise Σ Huber_δ(log L_i - LSE(a - α log N_i,
+b - β log D_i, e)), δ = 1e-3, and keep the best of all starts. All starts are followed at once, as rows of arrays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onehop.base.errors import DataError
+from onehop.cost.scaling import Law
+
+Array = NDArray[np.float64]
+DELTA = 1e-3
+MEMORY, STEPS = 10, 400  # steps that L-BFGS remembers, and takes at most
+# Starts: appendix D.2's grid of α, β, e, a, b, two steps coarser.
+GRID = ((0.0, 0.5, 1.0, 1.5, 2.0), (0.0, 0.5, 1.0, 1.5, 2.0), (-1.0, 0.0, 1.0), (0.0, 10.0, 20.0), (0.0, 10.0, 20.0))
+LOWEST, AMONG = 24, 5  # starts that are followed to their end; different sizes that a fit needs
+
+
+@dataclass(frozen=True)
+class Points:
+    """What was measured: N parameters, D tokens, the loss in nats; one row each."""
+
+    n: Array
+    d: Array
+    loss: Array
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted law, the interval of 95 % of the resampled fits, by constant, and how far it misses the points."""
+
+    law: Law
+    intervals: dict[str, tuple[float, float]]
+    rms: float
+    n_points: int
+
+
+def fit(points: Points, *, resamples: int = 100, seed: int = 0) -> Fit:
+    """Fit L(N, D) = E + A / N^α + B / D^β. Raises DataError where the points cannot determine five constants."""
+    _check(points)
+    starts = _grid()
+    starts = starts[np.argsort(_objective(starts, points)[0])[:LOWEST]]
+    found = _minimise(starts, points)
+    best = found[np.argmin(_objective(found, points)[0])]
+    generator = np.random.default_rng(seed)
+    resampled = []
+    for _ in range(resamples):
+        chosen = generator.integers(0, len(points.n), len(points.n))
+        again = Points(points.n[chosen], points.d[chosen], points.loss[chosen])
+        near = _minimise(best[None], again)
+        resampled.append(_constants(near[0]))
+    intervals: dict[str, tuple[float, float]] = {}
+    if resampled:
+        low, high = np.percentile(np.array(resampled), [2.5, 97.5], axis=0)
+        names = ("e", "a", "b", "alpha", "beta")
+        intervals = {name: (float(low[i]), float(high[i])) for i, name in enumerate(names)}
+    e, a, b, alpha, beta = map(float, _constants(best))
+    law = Law("fitted", e, a, b, alpha, beta, f"{len(points.n)} points of your own")
+    missed = np.log(points.loss) - _predicted(best[None], points)[0][0]
+    return Fit(law, intervals, float(np.sqrt(np.mean(missed**2))), len(points.n))
+
+
+def points(rows: Sequence[tuple[float, float, float]]) -> Points:
+    """Rows (N, D, loss) as arrays."""
+    table = np.array(rows, dtype=np.float64).reshape(-1, 3)
+    return Points(table[:, 0], table[:, 1], table[:, 2])
+
+
+def _check(points: Points) -> None:
+    numbers = np.stack([points.n, points.d, points.loss])
+    if not np.isfinite(numbers).all() or (numbers <= 0).any():
+        raise DataError("a scaling law needs positive numbers of parameters and tokens, and positive losses.")
+    sizes, lengths = len(np.unique(points.n)), len(np.unique(points.d))
+    if len(points.n) < AMONG or sizes < 3 or lengths < 3:
+        raise DataError(
+            f"{len(points.n)} points of {sizes} model sizes and {lengths} numbers of tokens cannot determine five "
+            "constants: give at least 5, of 3 sizes and 3 numbers of tokens."
+        )
+
+
+def _grid() -> Array:
+    return np.stack(np.meshgrid(*GRID, indexing="ij"), axis=-1).reshape(-1, 5)  # α, β, e, a, b
+
+
+def _constants(x: Array) -> Array:
+    """E, A, B, α, β of α, β, e, a, b."""
+    return np.concatenate([np.exp(x[2:5]), x[:2]])
+
+
+def _predicted(x: Array, points: Points) -> tuple[Array, Array]:
+    """The logarithm of the loss (starts, points), and each of the three terms' share of it (3, starts, points)."""
+    alpha, beta, e, a, b = (x[:, i, None] for i in range(5))
+    terms = np.stack(
+        [a - alpha * np.log(points.n), b - beta * np.log(points.d), np.broadcast_to(e, (len(x), len(points.n)))]
+    )
+    top = terms.max(axis=0)
+    shares = np.exp(terms - top)
+    total = shares.sum(axis=0)
+    return top + np.log(total), shares / total
+
+
+def _objective(x: Array, points: Points) -> tuple[Array, Array]:
+    """The Huber loss of each start, and its gradient: (starts,), (starts, 5)."""
+    predicted, shares = _predicted(x, points)
+    r = predicted - np.log(points.loss)
+    inside = np.abs(r) <= DELTA
+    value = np.where(inside, 0.5 * r**2, DELTA * (np.abs(r) - 0.5 * DELTA)).sum(axis=1)
+    slope = np.where(inside, r, DELTA * np.sign(r))
+    by_a, by_b, by_e = ((slope * share).sum(axis=1) for share in shares)
+    by_alpha = -(slope * shares[0] * np.log(points.n)).sum(axis=1)
+    by_beta = -(slope * shares[1] * np.log(points.d)).sum(axis=1)
+    return value, np.stack([by_alpha, by_beta, by_e, by_a, by_b], axis=1)
+
+
+def _minimise(x: Array, points: Points) -> Array:
+    """L-BFGS from each row of x at once (Nocedal and Wright, "Numerical optimization", algorithms 7.4 and 7.5)."""
+    value, gradient = _objective(x, points)
+    past: list[tuple[Array, Array, Array]] = []  # steps, changes of the gradient, 1 / their product (0: left out)
+    for _ in range(STEPS):
+        direction = -_applied(gradient, past)
+        descent = (direction * gradient).sum(axis=1)
+        away = descent >= 0
+        direction[away] = -gradient[away]
+        descent = (direction * gradient).sum(axis=1)
+        new_x, new_value, new_gradient = _searched(x, value, direction, descent, points)
+        step, change = new_x - x, new_gradient - gradient
+        product = (step * change).sum(axis=1)
+        curved = product > 1e-14 * np.maximum((change**2).sum(axis=1), 1e-300)
+        past = [*past[-MEMORY + 1 :], (step, change, np.where(curved, 1.0 / np.where(curved, product, 1.0), 0.0))]
+        settled = np.abs(value - new_value).max() < 1e-15
+        x, value, gradient = new_x, new_value, new_gradient
+        if settled:
+            break
+    return x
+
+
+def _applied(gradient: Array, past: list[tuple[Array, Array, Array]]) -> Array:
+    """The inverse Hessian, as the past steps show it, times the gradient."""
+    q, alphas = gradient.copy(), []
+    for step, change, rho in reversed(past):
+        alpha = rho * (step * q).sum(axis=1)
+        q -= alpha[:, None] * change
+        alphas.append(alpha)
+    if past:
+        step, change, rho = past[-1]
+        scale = (step * change).sum(axis=1) / np.maximum((change**2).sum(axis=1), 1e-300)
+        q *= np.where(rho > 0, scale, 1.0)[:, None]
+    for (step, change, rho), alpha in zip(past, reversed(alphas), strict=True):
+        q += (alpha - rho * (change * q).sum(axis=1))[:, None] * step
+    return q
+
+
+def _searched(x: Array, value: Array, direction: Array, descent: Array, points: Points) -> tuple[Array, Array, Array]:
+    """A step along each direction that is short enough to lower the value (Armijo's rule); none where none is."""
+    length = np.minimum(1.0, 1.0 / np.maximum(np.abs(direction).max(axis=1), 1e-300))
+    done = np.zeros(len(x), dtype=bool)
+    for _ in range(40):
+        new_value, _gradient = _objective(x + length[:, None] * direction, points)
+        done = new_value <= value + 1e-4 * length * descent
+        if done.all():
+            break
+        length = np.where(done, length, length / 2)
+    new_x = x + np.where(done, length, 0.0)[:, None] * direction
+    new_value, gradient = _objective(new_x, points)
+    return new_x, new_value, gradient

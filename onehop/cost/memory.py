@@ -1,0 +1,190 @@
+"""Peak memory of a training step on one device: live tensor bytes, and what lies around them.
+
+Peak means the most bytes of tensors that are alive at once, as PyTorch can track them. The backward pass is followed
+sublayer by sublayer: gradients appear while what was kept goes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from onehop.config.model import ModelConfig
+from onehop.cost.activations import TILES_BEAT_A_MASK, WIDE, Run, Sublayer, sublayers
+from onehop.cost.weights import Weight
+
+MARGIN = 0.05  # of the tensors: what an allocator leaves unused between them
+
+
+@dataclass(frozen=True)
+class Training:
+    """Bytes at the peak of a training step, by what they are for; they add up to `live`.
+
+    `margin` is for what an allocator cannot use, and stands beside.
+    """
+
+    weights: float
+    optimizer: float
+    gradients: float
+    activations: float
+    logits: float
+    working: float
+    peak_at: str
+    blocks: list[float]  # activations of each layer
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def live(self) -> float:
+        """Bytes of live tensors at the peak."""
+        return self.weights + self.optimizer + self.gradients + self.activations + self.logits + self.working
+
+    @property
+    def margin(self) -> float:
+        """Bytes that an allocator may waste."""
+        return MARGIN * self.live
+
+    @property
+    def total(self) -> float:
+        """Live bytes and margin."""
+        return self.live + self.margin
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What decides a step's memory beside the model."""
+
+    run: Run
+    micro_batches: int = 1
+    optimizer: str = "adamw"
+    recompute: str = "none"  # block: keep each block's input only; selective: and what products and attention give
+    loss_chunk: int | None = None  # tokens whose logits are there at once; None: all
+    average: bool = False  # a moving average of the weights beside them
+
+
+def training(config: ModelConfig, weights: Sequence[Weight], plan: TrainingPlan) -> Training:
+    """The peak of one optimizer step."""
+    run, total = plan.run, sum(w.size for w in weights)
+    layers = list(layers_kept(config, weights, run))
+    blocks = [sum(s.kept for s in layer) for layer in layers]
+    stream = WIDE * config.d_model * run.tokens
+    held = [_held(layer, stream, plan.recompute) for layer in layers]  # between forward and backward
+    kept = sum(held)
+    ends, logits = _ends(config, weights, run), _logits(config, plan)
+    before = WIDE * total if plan.micro_batches > 1 else 0.0
+    moments: list[tuple[str, float, float, float, float]] = []  # name, gradients, activations, logits, working
+    outside = [w for w in weights if w.layer is None]
+    head = sum(w.size for w in outside if w.name.startswith(("head.", "final_norm")))
+    head += config.need_vocab() * (config.embed.width or config.d_model) if config.head.tied else 0
+    moments.append(("the loss", before, kept + ends, logits, 0.0))
+    grads, left = WIDE * float(head), kept + ends
+    for layer, now in zip(reversed(layers), reversed(held), strict=True):
+        left -= now
+        here = max(now, sum(sub.kept for sub in layer))  # all of the block, computed again where it was not kept
+        for sub in reversed(layer):
+            moments.append(("the gradient of a block", max(before, grads), left + here, 0.0, sub.transient + stream))
+            grads += WIDE * sub.parameters
+            here = max(0.0, here - sub.kept)
+            moments.append(("the gradient of a block", max(before, grads), left + here, 0.0, sub.stacked + stream))
+    # A table that is read at both ends has two gradients, and then their sum.
+    twice = 2.0 * WIDE * config.need_vocab() * (config.embed.width or config.d_model) if config.head.tied else 0.0
+    moments.append(("the gradient of the embedding", WIDE * float(total), stream, 0.0, twice))
+    moments.append(("the optimizer's step", WIDE * float(total), 0.0, 0.0, _working(weights, plan)))
+    at, gradients, activations, logit_bytes, working = max(moments, key=lambda m: sum(m[1:]))
+    return Training(
+        weights=WIDE * float(total),
+        optimizer=_state(weights, plan),
+        gradients=gradients,
+        activations=activations,
+        logits=logit_bytes,
+        working=working,
+        peak_at=at,
+        blocks=blocks,
+        missing=list(dict.fromkeys(s.missing for layer in layers for s in layer if s.missing)),
+    )
+
+
+def _held(layer: Sequence[Sublayer], stream: float, recompute: str) -> float:
+    """Bytes of a block that stay until its gradient is made."""
+    if recompute == "none":
+        return sum(sub.kept for sub in layer)
+    return stream + (sum(sub.products for sub in layer) if recompute == "selective" else 0.0)
+
+
+def layers_kept(config: ModelConfig, weights: Sequence[Weight], run: Run) -> list[list[Sublayer]]:
+    """The sublayers of each layer, those of an encoder first; equal blocks are worked out once."""
+    out: list[list[Sublayer]] = []
+    run = replace(run, drops_weights=config.dropout.attention > 0, drops_stream=config.dropout.residual > 0)
+    for stack, encoder in ((config.encoder, True), (config, False)):
+        done: dict[str, list[Sublayer]] = {}
+        for i, block in enumerate(stack.layers() if stack is not None else ()):
+            if block.name not in done:
+                own = [w for w in weights if w.layer == i and w.encoder == encoder]
+                names = [w.name.removeprefix("encoder.") for w in own]
+                renamed = [Weight(n, w.shape, w.part, w.rows) for n, w in zip(names, own, strict=True)]
+                done[block.name] = list(sublayers(config.d_model, block, renamed, run))
+            out.append(done[block.name])
+    return out
+
+
+def _ends(config: ModelConfig, weights: Sequence[Weight], run: Run) -> float:
+    """What the embedding, the final norm and the head keep, without the logits; tables that layers share."""
+    stream = WIDE * config.d_model * run.tokens
+    total: float = stream  # the embedded tokens
+    if config.final_norm.kind != "none":
+        total += (0 if run.cast else stream) + WIDE * run.tokens
+    if run.cast:
+        total += run.size * config.d_model * run.tokens
+        total += run.size * config.need_vocab() * (config.embed.width or config.d_model)
+    total += _shared_tables(config, run)
+    return total
+
+
+def _shared_tables(config: ModelConfig, run: Run) -> float:
+    """Angles, masks and biases, made once for all layers that share them."""
+    angles = {
+        (b.attention.position, b.attention.d_head) for b in config.layers() if b.attention.position.kind == "rope"
+    }
+    rows = run.rows if run.packed else 1  # where rows hold several documents, each has places and masks of its own
+    total = sum(2.0 * WIDE * rows * run.length * (getattr(p, "width", None) or d) for p, d in angles)
+    windows = {b.attention.window for b in config.layers()}
+    masked = [w for w in windows if run.packed or (w is not None and w < run.length)]
+    if run.length**2 <= TILES_BEAT_A_MASK:
+        total += len(masked) * rows * run.length**2
+        biased = [b.attention.n_heads for b in config.layers() if b.attention.position.kind == "alibi"]
+        total += WIDE * rows * run.length**2 * max(biased, default=0)
+    return total
+
+
+def _logits(config: ModelConfig, plan: TrainingPlan) -> float:
+    """Logits in float32 at the loss: their log-softmax, and two of their size for its gradient.
+
+    In chunks (`training/surprise.py`) the head's gradient grows meanwhile, and by PyTorch's own function, in float32,
+    that of the hidden states, beside two chunks of logits.
+    """
+    run, vocab = plan.run, config.need_vocab()
+    if plan.loss_chunk is None or plan.loss_chunk >= run.tokens:
+        return 3.0 * WIDE * run.tokens * vocab
+    grows = run.size * float(vocab * (config.embed.width or config.d_model))
+    if run.cast or config.head.softcap is not None:
+        return grows + 3.0 * WIDE * plan.loss_chunk * vocab
+    return grows + WIDE * (2.0 * plan.loss_chunk * vocab + run.tokens * config.d_model)
+
+
+def hidden_matrices(weights: Sequence[Weight]) -> list[Weight]:
+    """What Muon moves: matrices between hidden states, and stacks of them (`training/roles.py`)."""
+    matrices = [w for w in weights if w.layer is not None and w.rows != "none"]
+    return [w for w in matrices if len(w.shape) in (2, 3) and min(w.shape[-2:]) > 1]
+
+
+def _state(weights: Sequence[Weight], plan: TrainingPlan) -> float:
+    """Bytes of an optimizer's state, two moments per parameter, with Muon one for hidden matrices; of an average."""
+    total = sum(w.size for w in weights)
+    by_muon = sum(w.size for w in hidden_matrices(weights)) if plan.optimizer == "muon" else 0
+    return WIDE * float(2 * (total - by_muon) + by_muon + plan.average * total)
+
+
+def _working(weights: Sequence[Weight], plan: TrainingPlan) -> float:
+    """Bytes that the step itself takes: nothing for a fused AdamW; Muon orthogonalises one matrix after another."""
+    if plan.optimizer != "muon":
+        return 0.0
+    sizes = [(w.shape[-1] * w.shape[-2], min(w.shape[-2:]) ** 2) for w in hidden_matrices(weights)]
+    # the update in float32; in 16 bits the matrix, its successor and two squares of its shorter side
+    return max((WIDE * size + 2 * 2 * size + 2 * 2 * square for size, square in sizes), default=0.0)

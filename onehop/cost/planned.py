@@ -1,0 +1,241 @@
+"""`onehop.plan(config)`: what a model costs, asked figure by figure, or all at once as the keys that --json prints."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from onehop.base.errors import ConfigError
+from onehop.config.model import ModelConfig
+from onehop.config.named import presets
+from onehop.cost.activations import Run
+from onehop.cost.devices import Device
+from onehop.cost.flops import TRAINING, Flops, Pass, forward
+from onehop.cost.kv_cache import KVCache, kv_cache
+from onehop.cost.memory import Training, TrainingPlan, training
+from onehop.cost.numbers import bytes_per_weight
+from onehop.cost.parameters import Parameters, count
+from onehop.cost.roofline import Phase, Work
+from onehop.cost.scaling import for_model
+from onehop.cost.serving import Inference, InferencePlan, inference
+from onehop.cost.traffic import attention_bytes, crossover
+from onehop.cost.weights import Weight, weights
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a model: how it is served, and how trained. `context` None: the model's max_len."""
+
+    context: int | None = None
+    batch: int = 1
+    dtype: str = "bfloat16"
+    cache_dtype: str | None = None
+    train_rows: int = 1  # in one forward pass
+    train_context: int | None = None
+    precision: str = "bfloat16"
+    micro_batches: int = 1
+    optimizer: str = "adamw"
+    recompute: str = "none"  # block, selective: what is computed again in backward
+    loss_chunk: int | None = None
+    tokens: float | None = None
+    average: bool = False  # a moving average of the weights (train.ema)
+    packed: bool = False  # rows of training hold several documents
+    stored: float | None = None  # bytes of the weights where a file says them
+
+    def __post_init__(self) -> None:
+        for name in ("context", "batch", "train_rows", "train_context", "micro_batches", "loss_chunk", "tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value}: needs 1 or more.")
+        bytes_per_weight(self.dtype)
+        if self.precision not in ("float32", "bfloat16", "float16"):
+            raise ConfigError(
+                f"precision={self.precision!r}: training is in float32, bfloat16 or float16. Use one of them."
+            )
+        if self.optimizer not in ("adamw", "muon"):
+            raise ConfigError(f"optimizer={self.optimizer!r} does not exist. Use adamw or muon.")
+        if self.recompute not in ("none", "block", "selective"):
+            raise ConfigError(f"recompute={self.recompute!r} does not exist. Use none, block or selective.")
+
+
+def plan(config: ModelConfig | str) -> "Plan":
+    """What `config`, or the preset of that name, costs. Raises ConfigError for a config without vocab_size."""
+    return Plan(presets[config] if isinstance(config, str) else config)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model's costs as arithmetic on its config. Bytes, FLOPs and seconds; sources in `onehop/cost/`."""
+
+    config: ModelConfig
+
+    @cached_property
+    def weights(self) -> Sequence[Weight]:
+        """Every parameter, by name and shape."""
+        return weights(self.config)
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        """Counts of parameters."""
+        return count(self.weights)
+
+    def flops(self, *, new: int, past: int = 0, logits: int | None = None) -> Flops:
+        """FLOPs of one row's forward pass over `new` tokens after `past` others; an encoder's source has as many."""
+        source = past + new if self.config.encoder is not None else 0
+        step = Pass(new, past, logits, source=source, read_before=past > 0)
+        return forward(self.config, self.weights, step)
+
+    def train_flops_per_token(self, context: int) -> float:
+        """FLOPs of one token of a training step in rows of `context` tokens, hidden pairs included."""
+        return TRAINING * self.flops(new=context).total / context
+
+    def kv_cache(self, dtype: str = "bfloat16") -> KVCache:
+        """What the cache keeps, by kinds of layers."""
+        return kv_cache(self.config, dtype)
+
+    def kv_cache_bytes(self, *, batch: int = 1, context: int, dtype: str = "bfloat16") -> int:
+        """Bytes of the cache of `batch` texts of `context` tokens; an encoder's source has as many."""
+        source = context if self.config.encoder is not None else 0
+        return self.kv_cache(dtype).bytes(batch=batch, context=context, source=source)
+
+    def training_memory(self, asked: Asked | None = None, *, on_cpu: bool = False) -> Training:
+        """The peak of a training step."""
+        asked = asked or Asked()
+        how = TrainingPlan(
+            self._run(asked, on_cpu),
+            asked.micro_batches,
+            asked.optimizer,
+            asked.recompute,
+            asked.loss_chunk,
+            asked.average,
+        )
+        return training(self.config, self.weights, how)
+
+    def inference_memory(self, asked: Asked | None = None, *, on_cpu: bool = False) -> Inference:
+        """The peak of generation."""
+        asked = asked or Asked()
+        found = inference(self.config, self.weights, self._served(asked, prepares=on_cpu))
+        return found if asked.stored is None else replace(found, weights=asked.stored)
+
+    def times(self, device: Device, asked: Asked | None = None) -> dict[str, Phase]:
+        """Seconds of a step of training, of reading a prompt and of a further token, on one device."""
+        asked = asked or Asked()
+        work, on_cpu = Work(self.config, self.weights, device), device.kind == "cpu"
+        served = self._served(asked)
+        return {
+            "training": work.train(self._run(asked, on_cpu), micro_batches=asked.micro_batches),
+            "prefill": work.prefill(served),
+            "decode": work.decode(served),
+        }
+
+    def missing(self) -> list[str]:
+        """Figures that parts of the user's own leave out: everything they belong to is a lower bound."""
+        found = [*self.parameters.missing, *self.flops(new=1).missing, *self.kv_cache().missing]
+        return list(dict.fromkeys([*found, *self.training_memory().missing]))
+
+    def as_dict(self, asked: Asked | None = None, *, device: Device | None = None) -> dict[str, Any]:
+        """Everything, under the keys that docs/planner.md lists."""
+        asked = asked or Asked()
+        context, on_cpu = self.context(asked), device is not None and device.kind == "cpu"
+        out = {
+            "params": _params(self.parameters),
+            "flops": self._flops_dict(context, self._train_context(asked)),
+            "attention": self._traffic_dict(context, asked),
+            "kv_cache": self._cache_dict(context, asked),
+            "memory": self._memory_dict(asked, on_cpu),
+            "loss": [asdict(o) for o in for_model(self.parameters.active, self.parameters.non_embedding, asked.tokens)],
+            "asked": {**asdict(asked), "context": context, "train_context": self._train_context(asked)},
+            "vocab_size": self.config.need_vocab(),
+            "missing": self.missing(),
+        }
+        if device is not None:
+            if device.flops:
+                out["time"] = _time_dict(self.times(device, asked))
+            out["device"] = {key: getattr(device, key) for key in ("name", "memory", "bandwidth", "source")}
+            out["fits"] = {
+                "inference": self.inference_memory(asked, on_cpu=on_cpu).total <= device.memory,
+                "training": self.training_memory(asked, on_cpu=on_cpu).total <= device.memory,
+            }
+        return out
+
+    def context(self, asked: Asked) -> int:
+        """Tokens of a text that is asked about."""
+        return asked.context or self.config.max_len
+
+    def _train_context(self, asked: Asked) -> int:
+        return asked.train_context or min(self.context(asked), self.config.max_len)
+
+    def _run(self, asked: Asked, on_cpu: bool) -> Run:
+        return Run(asked.train_rows, self._train_context(asked), asked.precision, on_cpu, asked.packed)
+
+    def _served(self, asked: Asked, *, prepares: bool = False) -> InferencePlan:
+        context = self.context(asked)
+        source = context if self.config.encoder is not None else 0
+        options: dict[str, Any] = {"dtype": asked.dtype, "cache_dtype": asked.cache_dtype, "source": source}
+        return InferencePlan(batch=asked.batch, context=context, prepares=prepares, **options)
+
+    def _flops_dict(self, context: int, train_context: int) -> dict[str, Any]:
+        trained, read = self.flops(new=train_context), self.flops(new=context, logits=1)
+        decoded = self.flops(new=1, past=context - 1)
+        return {
+            "train_per_token": TRAINING * trained.total / train_context,
+            "train_per_token_products": TRAINING * trained.products / train_context,
+            "train_per_token_attention": TRAINING * trained.attention / train_context,
+            "train_per_token_attention_causal": TRAINING * trained.attention_seen / train_context,
+            "train_per_token_6n": 6.0 * self.parameters.active,
+            "prefill": read.total,
+            "prefill_attention": read.attention,
+            "prefill_attention_causal": read.attention_seen,
+            "decode_per_token": decoded.total,
+            "decode_per_token_attention": decoded.attention,
+        }
+
+    def _traffic_dict(self, context: int, asked: Asked) -> dict[str, Any]:
+        size = bytes_per_weight(self._served(asked).computes)
+        plain, tiled = attention_bytes(self.config, context, size)
+        first = next(self.config.layers()).attention
+        return {"plain_bytes": plain, "tiled_bytes": tiled, "crossover_tokens": crossover(first, size)}
+
+    def _cache_dict(self, context: int, asked: Asked) -> dict[str, Any]:
+        dtype = asked.cache_dtype or self._served(asked).computes
+        cache = self.kv_cache(dtype)
+        layers = [
+            {"kind": k.kind, "layers": k.n_layers, "window": k.window, "bytes_per_token": k.bytes_per_token}
+            for k in cache.layers
+        ]
+        total = self.kv_cache_bytes(batch=asked.batch, context=context, dtype=dtype)
+        return {
+            "dtype": dtype,
+            "bytes_per_token": cache.bytes_per_token,
+            "bytes": total,
+            "cross_bytes_per_token": cache.cross_bytes_per_token,
+            "by_kind": layers,
+        }
+
+    def _memory_dict(self, asked: Asked, on_cpu: bool) -> dict[str, Any]:
+        trained, served = self.training_memory(asked, on_cpu=on_cpu), self.inference_memory(asked, on_cpu=on_cpu)
+        names = ("weights", "gradients", "optimizer", "activations", "logits", "working", "live", "margin")
+        return {
+            "training_bytes": trained.total,
+            "training": {**{name: getattr(trained, name) for name in names}, "peak_at": trained.peak_at},
+            "activation_bytes_by_layer": trained.blocks,
+            "inference_bytes": served.total,
+            "inference": {
+                name: getattr(served, name) for name in ("weights", "kv_cache", "working", "prepared", "live", "margin")
+            },
+        }
+
+
+def _params(found: Parameters) -> dict[str, Any]:
+    out = asdict(found)
+    out.pop("missing")
+    return out
+
+
+def _time_dict(phases: dict[str, Phase]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, phase in phases.items():
+        out[f"{name}_tokens_per_s"] = phase.tokens_per_s
+        out[f"{name}_s"] = phase.seconds
+        out[f"{name}_bound_by"] = phase.bound_by
+    return out

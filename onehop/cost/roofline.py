@@ -1,0 +1,152 @@
+"""How long a phase takes: the longer of its arithmetic and its traffic (Williams et al. 2009, "Roofline").
+
+For a device of the table this is a bound that nothing beats: its maker's figures, with nothing lost. For a machine that
+was measured the parts are added: products at the rate they were measured to have at this number of rows, attention,
+what goes number by number, and what a layer costs beside its arithmetic.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onehop.config.model import ModelConfig
+from onehop.cost.activations import Run
+from onehop.cost.devices import Device
+from onehop.cost.flops import Pass, forward
+from onehop.cost.kv_cache import kv_cache
+from onehop.cost.memory import layers_kept
+from onehop.cost.numbers import bytes_per_weight
+from onehop.cost.serving import InferencePlan
+from onehop.cost.traffic import least_bytes
+from onehop.cost.weights import Weight
+
+ADAMW_BYTES = 28  # per parameter, in float32: p, gradient and two moments read, p and moments written
+TOUCHED = 3  # times that a kept number is read or written: by its product, by its gradient, and that gradient's own
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One pass: how many tokens it makes or reads, and seconds: in all, and of each thing that may bound them."""
+
+    tokens: int
+    seconds: float
+    compute_s: float
+    memory_s: float
+    besides_s: float = 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds if self.seconds else math.inf
+
+    @property
+    def bound_by(self) -> str:
+        """What takes longest."""
+        if self.besides_s > max(self.compute_s, self.memory_s):
+            return "what layers cost beside arithmetic"
+        return "compute" if self.compute_s >= self.memory_s else "bandwidth"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A model, its parameters and a device, about which phases are asked."""
+
+    config: ModelConfig
+    weights: Sequence[Weight]
+    device: Device
+
+    def decode(self, plan: InferencePlan) -> Phase:
+        """One further token for each of `batch` texts of `context` tokens."""
+        step = Pass(1, past=max(0, plan.context - 1), source=plan.source, read_before=True)
+        flops = forward(self.config, self.weights, step)
+        size = bytes_per_weight(plan.dtype)
+        cache = kv_cache(self.config, plan.cache_dtype or plan.computes)
+        held = float(cache.bytes(batch=plan.batch, context=plan.context, source=plan.source))
+        read = size * self._met(plan.batch) + held
+        found = self._bound(plan.batch, plan.batch * flops.seen, read, plan.dtype)
+        pace = self.device.pace
+        if pace is None:
+            return found
+        seconds = plan.batch * flops.products / _rate(pace.linear, plan.dtype, plan.batch)
+        seconds += held / self.device.bandwidth
+        return self._added(found, seconds, "decode", plan.dtype)
+
+    def prefill(self, plan: InferencePlan) -> Phase:
+        """Reading `batch` prompts of `context` tokens."""
+        tokens = plan.batch * plan.context
+        flops = forward(self.config, self.weights, Pass(plan.context, logits=1, source=plan.source))
+        size = bytes_per_weight(plan.dtype)
+        moved = plan.batch * least_bytes(self.config, plan.context, bytes_per_weight(plan.computes))
+        found = self._bound(tokens, plan.batch * flops.seen, size * self._met(tokens) + moved, plan.dtype)
+        pace = self.device.pace
+        if pace is None:
+            return found
+        seconds = plan.batch * flops.products / _rate(pace.linear, plan.dtype, tokens)
+        seconds += plan.batch * flops.attention_seen / _of(pace.attention, plan.dtype)
+        kept = self._kept(Run(plan.batch, plan.context, plan.computes))
+        return self._added(found, seconds + kept / pace.passes, "prefill", plan.dtype)
+
+    def train(self, run: Run, *, micro_batches: int = 1) -> Phase:
+        """One optimizer step over `micro_batches` passes."""
+        total, tokens = sum(w.size for w in self.weights), run.tokens * micro_batches
+        source = run.length if self.config.encoder is not None else 0
+        flops = forward(self.config, self.weights, Pass(run.length, source=source))
+        rows = run.rows * micro_batches
+        logits = 8.0 * 4 * tokens * self.config.need_vocab()  # log-softmax, its gradient, products read and write them
+        kept = TOUCHED * micro_batches * self._kept(run)
+        moved = kept + logits + ADAMW_BYTES * total + 3.0 * run.size * total * micro_batches
+        found = self._bound(tokens, 3 * rows * flops.seen, moved, run.precision)
+        pace = self.device.pace
+        if pace is None:
+            return found
+        seconds = 3 * rows * flops.products / _rate(pace.trained, run.precision, run.tokens)
+        seconds += rows * flops.attention_seen / _of(pace.attention, run.precision)
+        seconds += 2 * rows * flops.attention_seen / _of(pace.attention_back, run.precision)
+        seconds += (kept + logits) / pace.passes + ADAMW_BYTES * total / self.device.bandwidth
+        return self._added(found, seconds, "training", run.precision, times=micro_batches)
+
+    def _bound(self, tokens: int, flops: float, moved: float, dtype: str) -> Phase:
+        compute, memory = flops / self.device.peak(dtype), moved / self.device.bandwidth
+        return Phase(tokens, max(compute, memory), compute, memory)
+
+    def _added(self, bound: Phase, seconds: float, phase: str, dtype: str, *, times: int = 1) -> Phase:
+        """The sum of what was measured, in place of the bound."""
+        assert self.device.pace is not None
+        layers = self.config.n_layers + (self.config.encoder.n_layers if self.config.encoder else 0)
+        besides = times * layers * _of(self.device.pace.per_layer.get(phase, {}), dtype, none=0.0)
+        return Phase(bound.tokens, seconds + besides, bound.compute_s, bound.memory_s, besides)
+
+    def _met(self, tokens: int) -> float:
+        """Numbers of all weights that a pass over `tokens` tokens reads: of experts, those that some token visits."""
+        total = 0.0
+        for w in self.weights:
+            visited = 1.0 if w.share == 1.0 else 1.0 - (1.0 - w.share) ** tokens
+            total += w.size * visited if w.rows != "none" or w.part == "experts" else 0.0
+        tied = self.config.head.tied
+        return total + (self.config.need_vocab() * (self.config.embed.width or self.config.d_model) if tied else 0)
+
+    def _kept(self, run: Run) -> float:
+        """Bytes that go through the memory once in a forward pass: what training would keep."""
+        return sum(sub.kept for layer in layers_kept(self.config, self.weights, run) for sub in layer)
+
+
+def _rate(table: Mapping[str, Mapping[int, float]], dtype: str, rows: int) -> float:
+    """FLOP/s at a number of rows: between two that were measured, by their logarithms."""
+    by_rows = sorted((table.get(dtype) or table.get("bfloat16") or table["float32"]).items())
+    if rows <= by_rows[0][0]:
+        return by_rows[0][1]
+    for (low, slow), (high, fast) in itertools.pairwise(by_rows):
+        if rows <= high:
+            share = math.log(rows / low) / math.log(high / low)
+            return math.exp((1 - share) * math.log(slow) + share * math.log(fast))
+    return by_rows[-1][1]
+
+
+def _of(by_type: Mapping[str, float], dtype: str, *, none: float | None = None) -> float:
+    """The figure of a type, else of the next best."""
+    for name in (dtype, "bfloat16", "float32"):
+        if name in by_type:
+            return by_type[name]
+    assert none is not None, "a measurement has float32"
+    return none

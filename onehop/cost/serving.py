@@ -1,0 +1,134 @@
+"""Peak memory of generation on one device: weights, cache, and what a chunk of a prompt or a token takes in passing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from onehop.config.attention import AttentionConfig, LatentConfig
+from onehop.config.model import BlockConfig, ModelConfig
+from onehop.config.position import RopeConfig
+from onehop.cost.activations import WIDE
+from onehop.cost.flops import slots
+from onehop.cost.kv_cache import kv_cache
+from onehop.cost.memory import MARGIN
+from onehop.cost.numbers import PLAIN, bytes_per_weight
+from onehop.cost.weights import Weight, turning_width
+
+CHUNK = 2048  # tokens of prompts that are read at once (`generate/engine.py`)
+MASK = 384 * 384  # scores of one head up to which a bias is laid out on a CPU (`parts/score.py`)
+
+
+@dataclass(frozen=True)
+class Inference:
+    """Bytes at the peak of generation, by what they are for; they add up to `live`.
+
+    `prepared` are copies of the linear maps in the layout that a CPU multiplies fastest; they stand beside, as does
+    `margin`, what an allocator cannot use.
+    """
+
+    weights: float
+    kv_cache: float
+    working: float
+    prepared: float = 0.0
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def live(self) -> float:
+        """Bytes of live tensors at the peak."""
+        return self.weights + self.kv_cache + self.working
+
+    @property
+    def margin(self) -> float:
+        """Bytes that an allocator may waste."""
+        return MARGIN * self.live
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.live + self.prepared + self.margin
+
+
+@dataclass(frozen=True)
+class InferencePlan:
+    """What decides inference's memory beside the model. `prompt` None: the context is read as one prompt, in chunks."""
+
+    batch: int = 1
+    context: int = 1
+    prompt: int | None = None
+    dtype: str = "bfloat16"
+    cache_dtype: str | None = None
+    source: int = 0
+    prepares: bool = False  # whether a second copy of the linear maps is kept (`parts/linear.py`)
+
+    @property
+    def computes(self) -> str:
+        """The type in which activations are: that of the weights, or bfloat16 where these are packed more tightly."""
+        return self.dtype if self.dtype in PLAIN and self.dtype != "float8" else "bfloat16"
+
+
+def weight_bytes(weights: Sequence[Weight], dtype: str) -> float:
+    """Bytes of weights in `dtype`; where that is a quantised type, vectors stay in float32, as GGUF files have them."""
+    size = bytes_per_weight(dtype)
+    small = size if size >= 2 else WIDE
+    return sum(w.size * (size if len(w.shape) > 1 else small) for w in weights)
+
+
+def inference(config: ModelConfig, weights: Sequence[Weight], plan: InferencePlan) -> Inference:
+    """The peak while `batch` texts grow to `context` tokens."""
+    size = bytes_per_weight(plan.computes)
+    cache = kv_cache(config, plan.cache_dtype or plan.computes)
+    prompt = plan.context if plan.prompt is None else plan.prompt
+    columns = min(prompt, max(1, CHUNK // plan.batch))
+    reading = size * plan.batch * columns * max(_widest(config.d_model, block, size) for block in config.layers())
+    reading += _tables(config, plan.batch, columns, prompt)
+    stepping = 2 * size * plan.batch * config.need_vocab()  # the last logits and the next
+    held = cache.bytes(batch=plan.batch, context=plan.context, source=plan.source)
+    stored = weight_bytes(weights, plan.dtype)
+    maps = sum(w.size for w in weights if w.rows != "none" and len(w.shape) == 2 and w.part != "router")
+    maps += config.need_vocab() * (config.embed.width or config.d_model) if config.head.tied else 0
+    prepared = size * maps if plan.prepares else 0.0
+    return Inference(stored, held, max(reading, stepping), prepared, cache.missing)
+
+
+def _widest(d: int, block: BlockConfig, size: float) -> float:
+    """Numbers per token that are alive at once in the widest place of a block's forward pass.
+
+    The embedded tokens, the block's input and its norm are always there, and behind the attention its sum.
+    """
+    return max(3 * d + _attention(d, block.attention, size), 4 * d + _ffn(d, block.ffn))
+
+
+def _attention(d: int, a: AttentionConfig, size: float) -> float:
+    q, kv = a.n_heads * a.d_head, a.n_kv_heads * a.d_head
+    if isinstance(a, LatentConfig):
+        turning, width = turning_width(a), max(a.d_head, a.d_value)
+        down = (a.d_latent_q or 0) + a.d_latent + turning
+        made = a.n_kv_heads * (a.d_head - turning + a.d_value)
+        alike = 0 if a.d_value == a.d_head else width * (a.n_heads + 2 * a.n_kv_heads)
+        return down + a.d_latent + 2 * q + made + kv + alike + a.n_heads * width
+    turned = 3 if size >= WIDE else 8  # copies while dims are turned, in float32
+    if isinstance(a.position, RopeConfig):
+        return q + 2 * kv + max(turned * q, q + turned * kv)
+    return q + 2 * kv + q + d
+
+
+def _ffn(d: int, ffn: object) -> float:
+    d_ff: int = getattr(ffn, "d_ff", 0)
+    gated = getattr(ffn, "kind", "") == "gated" or getattr(ffn, "expert", "") == "gated"
+    inner = d_ff * (4 if gated else 2)
+    k: int | None = getattr(ffn, "n_active", None)
+    if k is None:
+        return inner
+    return k * (d + inner + 12) + 3 * getattr(ffn, "n_experts", 0)
+
+
+def _tables(config: ModelConfig, rows: int, columns: int, prompt: int) -> float:
+    """Bytes of angles, and of masks and biases that are laid out."""
+    found = {(b.attention.position, b.attention.d_head) for b in config.layers()}
+    total = sum(2.0 * WIDE * columns * (p.width or d) for p, d in found if isinstance(p, RopeConfig))
+    rings = {b.attention for b in config.layers() if b.attention.window is not None and b.attention.window < prompt}
+    for keys in {columns + slots(a, prompt) for a in rings}:
+        total += rows * columns * keys if columns * keys <= MASK else 0  # tiles lay out no mask
+    biased = [b.attention.n_heads for b in config.layers() if b.attention.position.kind == "alibi"]
+    if biased and columns**2 <= MASK:
+        total += WIDE * max(biased) * columns**2
+    return total

@@ -1,0 +1,201 @@
+"""What would change if one thing did: the textbook's comparisons, each as another config, or another wish."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from onehop.base.errors import ConfigError
+from onehop.config.attention import AttentionConfig
+from onehop.config.ffn import GatedConfig, MoEConfig, PlainConfig
+from onehop.config.model import ModelConfig
+from onehop.config.position import RopeConfig
+from onehop.config.raw import merge_stacks
+from onehop.cost.devices import Device
+from onehop.cost.planned import Asked, Plan
+from onehop.cost.scaling import DEFAULT, law
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a comparison compares; `loss` under the law `scaling.DEFAULT`, for equal training FLOPs.
+
+    None where the law promises more than that of a guess, log(vocab_size): it was not made for models so small.
+    """
+
+    params: int
+    active: int
+    train_flops_per_token: float
+    kv_bytes_per_token: int
+    kv_bytes: int
+    inference_bytes: float
+    training_bytes: float
+    decode_tokens_per_s: float | None
+    latency_s: float | None
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """One change and its figures."""
+
+    name: str
+    figures: Figures
+
+
+def figures(plan: Plan, asked: Asked, device: Device | None, budget: float) -> Figures:
+    """The figures of one model; `budget`: training FLOPs that all compared models may spend."""
+    context, n = plan.context(asked), plan.parameters
+    dtype = asked.cache_dtype or ("bfloat16" if asked.dtype not in ("float32", "float16", "float64") else asked.dtype)
+    on_cpu = device is not None and device.kind == "cpu"
+    phase = None if device is None else plan.times(device, asked)["decode"]
+    per_token = plan.train_flops_per_token(min(context, plan.config.max_len))
+    loss = law(DEFAULT).loss(n.active, budget / per_token)
+    return Figures(
+        params=n.total,
+        active=n.active,
+        train_flops_per_token=per_token,
+        kv_bytes_per_token=plan.kv_cache(dtype).bytes_per_token,
+        kv_bytes=plan.kv_cache_bytes(batch=asked.batch, context=context, dtype=dtype),
+        inference_bytes=plan.inference_memory(asked, on_cpu=on_cpu).total,
+        training_bytes=plan.training_memory(asked, on_cpu=on_cpu).total,
+        decode_tokens_per_s=None if phase is None else phase.tokens_per_s,
+        latency_s=None if phase is None else phase.seconds,
+        loss=loss if loss < math.log(plan.config.need_vocab()) else None,
+    )
+
+
+def what_ifs(config: ModelConfig, asked: Asked, device: Device | None) -> list[WhatIf]:
+    """The model as it is, then each change that it allows."""
+    plan = Plan(config)
+    n = plan.parameters.active
+    context = min(plan.context(asked), config.max_len)
+    budget = plan.train_flops_per_token(context) * (asked.tokens or law(DEFAULT).tokens_for(n))
+    out = [WhatIf("as it is", figures(plan, asked, device, budget))]
+    for name, make in _changes(config, asked):
+        try:
+            other, wish = make()
+        except ConfigError:
+            continue  # a rule of the config forbids it: nothing to compare
+        out.append(WhatIf(name, figures(Plan(other), wish, device, budget)))
+    return out
+
+
+Changed = tuple[ModelConfig, Asked]
+Change = tuple[str, Callable[[], Changed]]
+
+
+def _changes(config: ModelConfig, asked: Asked) -> Iterator[Change]:
+    first = config.blocks[0]
+    yield from _heads(config, asked)
+    if all(isinstance(block.ffn, PlainConfig | GatedConfig) for block in config.blocks):
+        yield "8 experts, 2 of them active, for the same FLOPs", lambda: (_as_moe(config), asked)
+    if any(isinstance(block.ffn, MoEConfig) for block in config.blocks):
+        yield "one expert's worth of each token's FLOPs, dense", lambda: (_as_dense(config), asked)
+    yield "twice as deep, as many parameters in blocks", lambda: (reshaped(config, 2.0), asked)
+    if config.n_layers >= 2 * len(config.pattern):
+        yield "half as deep, as many parameters in blocks", lambda: (reshaped(config, 0.5), asked)
+    context = asked.context or config.max_len
+    longer = replace(asked, context=2 * context)
+    yield "twice the context", lambda: (changed(config, {"max_len": max(config.max_len, 2 * context)}), longer)
+    if asked.dtype in ("float32", "bfloat16", "float16"):
+        yield "weights in 8 bits (q8_0)", lambda: (config, replace(asked, dtype="q8_0", cache_dtype=_cache(asked)))
+        yield "weights in 4 bits (q4_k)", lambda: (config, replace(asked, dtype="q4_k", cache_dtype=_cache(asked)))
+    if asked.cache_dtype != "int8":
+        yield "the cache in 8 bits", lambda: (config, replace(asked, cache_dtype="int8"))
+    if isinstance(first.attention.position, RopeConfig) and type(first.attention) is AttentionConfig:
+        yield "ALiBi in place of RoPE", lambda: (changed(config, {"attention.position": {"kind": "alibi"}}), asked)
+    if config.embed.position == "none":
+        learned = {"attention.position": {"kind": "none"}, "embed.position": "learned"}
+        if type(first.attention) is AttentionConfig:
+            yield "learned positions", lambda: (changed(config, learned), asked)
+    for times in (4, 16):
+        more = replace(asked, batch=asked.batch * times)
+        yield f"{more.batch} texts at once", lambda more=more: (config, more)  # type: ignore[misc]
+
+
+def _cache(asked: Asked) -> str:
+    return asked.cache_dtype or ("float32" if asked.dtype == "float32" else "bfloat16")
+
+
+def _heads(config: ModelConfig, asked: Asked) -> Iterator[Change]:
+    """Multi-head, grouped and multi-query attention, without the one that the model has."""
+    if any(type(block.attention) is not AttentionConfig for block in config.blocks):
+        return
+    heads = [(block.attention.n_heads, block.attention.n_kv_heads) for block in config.blocks]
+    few = 8 if all(h % 8 == 0 and h > 8 for h, _ in heads) else 2
+    for name, n in (("multi-head attention", None), (f"{few} key/value heads", few), ("multi-query attention", 1)):
+        if all(kv == (h if n is None else n) for h, kv in heads) or (n == 2 and any(h % 2 or h <= 2 for h, _ in heads)):
+            continue
+        wanted = {block.name: {"attention": {"n_kv_heads": n or block.attention.n_heads}} for block in config.blocks}
+        yield name, lambda wanted=wanted: (_with_blocks(config, wanted), asked)  # type: ignore[misc]
+
+
+def _as_moe(config: ModelConfig) -> ModelConfig:
+    """Each feed-forward layer as 8 experts of half its width: a token meets two of them."""
+    wanted = {}
+    for block in config.blocks:
+        ffn: Any = block.ffn
+        form = "gated" if isinstance(ffn, GatedConfig) else "plain"
+        same = {"activation": ffn.activation, "bias": ffn.bias, "d_ff": max(1, ffn.d_ff // 2)}
+        wanted[block.name] = {"ffn": {"kind": "moe", "n_experts": 8, "n_active": 2, "expert": form, **same}}
+    return _with_blocks(config, wanted)
+
+
+def _as_dense(config: ModelConfig) -> ModelConfig:
+    """Each mixture as one layer of the width that a token meets."""
+    wanted = {}
+    for block in config.blocks:
+        ffn = block.ffn
+        if isinstance(ffn, MoEConfig):
+            width = ffn.d_ff * ffn.n_active + (ffn.d_ff_shared or 0)
+            wanted[block.name] = {
+                "ffn": {"kind": ffn.expert, "d_ff": width, "activation": ffn.activation, "bias": ffn.bias}
+            }
+    return _with_blocks(config, wanted)
+
+
+def reshaped(config: ModelConfig, depth: float) -> ModelConfig:
+    """`depth` times the layers, widths smaller by its root, and feed-forwards so wide that parameters agree.
+
+    Embeddings are left out of the comparison, as a law for the shape has it (Kaplan et al. 2020, section 3.1).
+    """
+    if config.encoder is not None or any(type(b.attention) is not AttentionConfig for b in config.blocks):
+        raise ConfigError("reshaping an encoder-decoder or another attention is not one change")
+    narrow = depth**-0.5
+    whole = config.d_model // config.blocks[0].attention.n_heads
+    first = config.blocks[0].attention
+    shared = 1 if first.group == 1 else first.n_kv_heads
+    heads = shared * max(1, round(first.n_heads * narrow / shared))
+    wanted: dict[str, Any] = {}
+    for block in config.blocks:
+        kv = heads if block.attention.group == 1 else shared
+        wanted[block.name] = {"attention": {"n_heads": heads, "n_kv_heads": kv}}
+    table = {"n_layers": max(1, round(config.n_layers * depth)), "d_model": whole * heads, "blocks": wanted}
+    target = Plan(config).parameters.non_embedding
+
+    def made(scale: float) -> ModelConfig:
+        for block in config.blocks:
+            wanted[block.name]["ffn"] = {"d_ff": max(1, round(getattr(block.ffn, "d_ff", 1) * scale))}
+        return changed(config, table)
+
+    low, high = 0.05, 8.0
+    for _ in range(14):
+        middle = (low + high) / 2
+        low, high = (middle, high) if Plan(made(middle)).parameters.non_embedding < target else (low, middle)
+    return made(high)
+
+
+def _with_blocks(config: ModelConfig, wanted: Mapping[str, Any]) -> ModelConfig:
+    return changed(config, {"blocks": dict(wanted)})
+
+
+def changed(config: ModelConfig, keys: Mapping[str, Any]) -> ModelConfig:
+    """The config with other values at dotted keys ('attention.n_kv_heads': 2, in all blocks). Raises ConfigError."""
+    layer: dict[str, Any] = {}
+    for key, value in keys.items():
+        table, words = layer, key.split(".")
+        for word in words[:-1]:
+            table = table.setdefault(word, {})
+        table[words[-1]] = value
+    return ModelConfig.model_validate(merge_stacks([config.model_dump(), layer]))

@@ -1,0 +1,69 @@
+"""What this machine is, as its system says: processor, cores, memory, graphics cards. Loads no torch."""
+
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Processor, cores that this process may use, bytes of memory (within a container's limit), and cards."""
+
+    processor: str
+    cores: int
+    memory: int
+    cards: tuple[tuple[str, float], ...]  # name, bytes
+
+
+def here(*, cards: bool = True) -> Machine:
+    """This machine. `cards`: ask for graphics cards too, which may take a second."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Machine(_processor(), cores, _memory(), _cards() if cards else ())
+
+
+def peak_resident() -> int | None:
+    """The most bytes of memory that this process ever held (Linux's VmHWM); None where the system does not tell."""
+    about = Path("/proc/self/status")
+    lines = about.read_text().splitlines() if about.is_file() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
+def _processor() -> str:
+    about = Path("/proc/cpuinfo")
+    if about.is_file():
+        for line in about.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> int:
+    """Bytes of memory: the system's, or less where a container says so."""
+    known = hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else 0
+    for file in map(Path, LIMITS):
+        try:
+            limit = int(file.read_text())
+        except (OSError, ValueError):
+            continue
+        total = min(total, limit) if total else limit
+    return total
+
+
+def _cards() -> tuple[tuple[str, float], ...]:
+    """NVIDIA's cards, by the driver's own tool."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ()
+    words = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(words, capture_output=True, text=True, timeout=5, check=True).stdout
+        rows = [line.rsplit(",", 1) for line in said.strip().splitlines()]
+        return tuple((name.strip(), float(mib) * 2**20) for name, mib in rows)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ()

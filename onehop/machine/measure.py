@@ -1,0 +1,130 @@
+"""How fast this machine is at what a transformer does: products by rows, attention, passes over memory.
+
+Rates of products are those of the functions that are handed in, which are onehop's own (`parts/linear.py`), so that a
+prediction speaks of what will run. Each is the median of several tries.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Prepared = Callable[[Tensor], Tensor]  # x (rows, in) -> (rows, out)
+ROWS = (1, 4, 16, 64, 256, 1024)
+TRAINED_ROWS = (64, 256, 1024, 4096)
+
+
+class Bench:
+    """A stopwatch: `tries` tries of at least `shortest` seconds each."""
+
+    def __init__(self, *, tries: int = 5, shortest: float = 0.03, device: str = "cpu"):
+        self.tries, self.shortest, self.device = tries, shortest, device
+
+    def seconds(self, call: Callable[[], Any]) -> float:
+        """Seconds of one call: the median over tries, each of as many calls as fill `shortest`."""
+        self._run(call, 1)
+        once = self._run(call, 1)
+        n = max(1, round(self.shortest / max(once, 1e-9)))
+        return statistics.median(self._run(call, n) / n for _ in range(self.tries))
+
+    def _run(self, call: Callable[[], Any], n: int) -> float:
+        self._wait()
+        began = time.perf_counter()
+        for _ in range(n):
+            call()
+        self._wait()
+        return time.perf_counter() - began
+
+    def _wait(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def read_bandwidth(bench: Bench, *, nbytes: int = 1 << 29) -> float:
+    """bytes/s at which memory beyond all caches is read."""
+    x = torch.ones(nbytes // 4, device=bench.device)
+    return nbytes / bench.seconds(x.sum)
+
+
+def pass_bandwidth(bench: Bench, *, nbytes: int = 1 << 22) -> float:
+    """bytes/s of an operation number by number on tensors as large as a layer's activations: two read, one written."""
+    a, b = (torch.ones(nbytes // 4, device=bench.device) for _ in range(2))
+    return 3 * nbytes / bench.seconds(lambda: a * b)
+
+
+def peak(bench: Bench, dtype: torch.dtype, *, width: int = 2048) -> float:
+    """FLOP/s of one large square product."""
+    a, b = (torch.ones(width, width, dtype=dtype, device=bench.device) for _ in range(2))
+    return 2 * width**3 / bench.seconds(lambda: a @ b)
+
+
+def linear_rates(
+    bench: Bench,
+    dtype: torch.dtype,
+    prepare: Callable[[Tensor], Prepared],
+    *,
+    width: int = 1024,
+    nbytes: int = 1 << 27,
+    rows: Sequence[int] = ROWS,
+) -> dict[int, float]:
+    """FLOP/s of y = x · Wᵀ in inference, by rows of x. `nbytes` of weights take turns: no cache holds them."""
+    n = max(2, nbytes // (2 * width * width * dtype.itemsize))
+    maps = [prepare(torch.randn(2 * width, width, device=bench.device).to(dtype)) for _ in range(n)]
+    found = {}
+    for count in rows:
+        x = torch.randn(count, width, device=bench.device).to(dtype)
+
+        def call(x: Tensor = x) -> None:
+            for each in maps:
+                each(x)
+
+        with torch.inference_mode():
+            found[count] = n * 2.0 * count * 2 * width * width / bench.seconds(call)
+    return found
+
+
+def trained_rates(
+    bench: Bench, step: Callable[[Tensor, Tensor], Tensor], *, width: int = 512, rows: Sequence[int] = TRAINED_ROWS
+) -> dict[int, float]:
+    """FLOP/s of a linear map's three products, forward and backward, by rows; `step(x, w)` gives x · wᵀ."""
+    w = torch.randn(2 * width, width, device=bench.device, requires_grad=True)
+    found = {}
+    for count in rows:
+        x = torch.randn(count, width, device=bench.device, requires_grad=True)
+        g = torch.randn(count, 2 * width, device=bench.device)
+
+        def call(x: Tensor = x, g: Tensor = g) -> None:
+            y = step(x, w)
+            y.backward(g.to(y.dtype))
+            x.grad = w.grad = None
+
+        found[count] = 6.0 * count * 2 * width * width / bench.seconds(call)
+    return found
+
+
+def attention_rates(
+    bench: Bench,
+    dtype: torch.dtype,
+    attend: Callable[..., Tensor],
+    *,
+    length: int = 512,
+    heads: int = 8,
+    d_head: int = 64,
+) -> tuple[float, float]:
+    """FLOP/s of causal attention, over the pairs that are seen: of the forward pass, and of its gradient."""
+    shape = (1, length, heads, d_head)
+    q, k, v = (torch.randn(shape, device=bench.device).to(dtype).requires_grad_() for _ in range(3))
+    seen = 4.0 * heads * d_head * length * (length + 1) / 2
+    with torch.no_grad():
+        forward = bench.seconds(lambda: attend(q, k, v, causal=True))
+    g = torch.randn(shape, device=bench.device).to(dtype)
+
+    def both() -> None:
+        attend(q, k, v, causal=True).backward(g)
+        q.grad = k.grad = v.grad = None
+
+    backward = max(bench.seconds(both) - forward, 1e-9)
+    return seen / forward, 2 * seen / backward

@@ -1,0 +1,85 @@
+"""What a run takes, seen once: the peak of live tensor bytes in one step, when the optimizer has its state."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from onehop.base.errors import ConfigError, OnehopError
+from onehop.config.recipe import Recipe
+from onehop.cost.account import account, wishes
+from onehop.cost.devices import Device, from_dict
+from onehop.cost.planned import Asked
+from onehop.machine import kept
+from onehop.machine.here import peak_resident
+from onehop.machine.live import LiveBytes
+from onehop.training.optimizer import Optimizers
+from onehop.training.step import StepResult
+
+
+class Tracked:
+    """Watches the second step of a run on a CPU (a GPU's allocator knows its own peak)."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: Optimizers,
+        device: torch.device,
+        *,
+        beside: Iterable[torch.Tensor] = (),
+    ):
+        """beside: other tensors that live as long as the run."""
+        self.model, self.optimizer, self.device, self.beside = model, optimizer, device, list(beside)
+        self.packed = False
+        self._steps = 0
+        self._live: int | None = None
+
+    def step(self, take: Callable[[], StepResult], *, packed: bool) -> StepResult:
+        """Take a step; the second one, and no other, is watched. `packed`: its rows hold several documents."""
+        self._steps += 1
+        self.packed = packed if self._steps <= 2 else self.packed
+        if self._steps != 2 or self.device.type != "cpu":
+            return take()
+        state = [x for held in self.optimizer.state.values() for x in held.values() if isinstance(x, torch.Tensor)]
+        with LiveBytes([*self.model.parameters(), *self.model.buffers(), *state, *self.beside]) as live:
+            result = take()
+        self._live = live.peak
+        return result
+
+    @property
+    def live(self) -> int | None:
+        """Bytes of tensors at the peak; None where nothing was seen."""
+        return int(torch.cuda.max_memory_allocated(self.device)) if self.device.type == "cuda" else self._live
+
+
+def planned_line(recipe: Recipe, tracked: Tracked, *, precision: torch.dtype, tokens_per_s: float) -> str | None:
+    """Planned beside measured, for the end of a run; None for a way to train that the planner does not know.
+
+    It knows steps in which all weights learn, and every token of a row is one to learn.
+    """
+    if recipe.task.kind != "next" or recipe.tune.lora is not None or recipe.tune.freeze:
+        return None
+    context = recipe.train.context or recipe.model.max_len
+    wish = {**wishes(recipe.train, context, packed=tracked.packed), "precision": str(precision).removeprefix("torch.")}
+    try:
+        asked = Asked(**wish)
+    except OnehopError:
+        return None
+    on_cpu = tracked.device.type == "cpu"
+    return account(
+        recipe.model,
+        asked,
+        live=tracked.live,
+        resident=peak_resident(),
+        tokens_per_s=tokens_per_s,
+        device=_measured() if on_cpu else None,
+        on_cpu=on_cpu,
+    )
+
+
+def _measured() -> Device | None:
+    """This machine as it was measured, if it was."""
+    try:
+        found = kept.load()
+        return None if found is None else from_dict(found)
+    except ConfigError:
+        return None  # a run does not fail for it; `onehop plan` says what is wrong

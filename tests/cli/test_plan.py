@@ -1,0 +1,317 @@
+"""`onehop plan`: what is planned, from which sources, and what is refused with which words."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+import onehop
+from onehop.base.errors import ConfigError, DataError
+from onehop.cli import measure as measure_file
+from onehop.cli.main import main
+from onehop.cli.measure import measure
+from onehop.cli.plan_budget import budget_flops, points_of
+from onehop.cli.plan_source import source
+from onehop.config import ModelConfig
+from onehop.cost import plan
+from onehop.cost.devices import device, from_dict, to_dict
+from onehop.cost.scaling import law
+from onehop.formats import write_config
+from onehop.machine import kept
+from onehop.machine.here import here
+from onehop.machine.measure import Bench
+from onehop.weights import save_native
+from onehop.weights.gguf import save_gguf
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(tmp_path, monkeypatch):
+    """A machine of which nothing was measured yet."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def said(capsys, *words):
+    code = main(["plan", *words])
+    out = capsys.readouterr()
+    assert code == 0, out.err
+    return out.out
+
+
+def found(capsys, *words):
+    return json.loads(said(capsys, *words, "--json"))
+
+
+def refusal(capsys, *words):
+    assert main(["plan", *words]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    return err
+
+
+def small(**own):
+    return ModelConfig(**{
+        "vocab_size": 96, "d_model": 32, "n_layers": 2, "max_len": 64, "attention": {"n_heads": 4, "n_kv_heads": 2},
+        "ffn": {"kind": "gated", "d_ff": 64}, "head": {"tied": False}, **own,
+    })  # fmt: skip
+
+
+# What a newcomer would try
+
+
+def test_a_large_model_on_one_device_reads_well(capsys):
+    text = said(capsys, "llama-3-70b", "--context", "131072", "--device", "H200")
+    for words in ("70,553,706,496 parameters", "42.9 GB", "serving does not fit H200", "--dtype q8_0", "tokens/s"):
+        assert words in text
+
+
+def test_a_budget_gives_every_law_and_their_distance(capsys):
+    text = said(capsys, "--budget", "1e21flops")
+    for words in ("chinchilla-tex", "replication", "kaplan", "apart by"):
+        assert words in text
+    rows = found(capsys, "--budget", "1e21flops")
+    assert rows["outcomes"][2]["parameters"] == pytest.approx(law("replication").optimum(1e21)[0])
+
+
+def test_without_arguments_it_describes_the_machine(capsys):
+    text = said(capsys)
+    assert f"{here(cards=False).cores} cores" in text
+    assert "not measured yet: onehop plan --measure" in text
+    assert {row["name"] for row in found(capsys)["devices"]} >= {"H100", "H200", "A100", "B200", "L40S", "RTX 4090"}
+
+
+def test_what_if_what_fits_and_a_sweep(capsys, tmp_path):
+    assert "multi-query attention" in said(capsys, "llama-3-8b", "--what-if")
+    assert "longest text" in said(capsys, "llama-3-8b", "--what-fits", "--device", "RTX4090")
+    rows = found(capsys, "llama-3-8b", "--sweep", "model.attention.n_kv_heads=1,2,4,8,32", "--out", "kv.png")["rows"]
+    assert [row["value"] for row in rows] == ["1", "2", "4", "8", "32"]
+    cache = [row["kv_bytes_per_token"] for row in rows]
+    assert cache == [cache[0] * n for n in (1, 2, 4, 8, 32)]
+    assert (tmp_path / "kv.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_option_can_be_swept_too(capsys):
+    rows = found(capsys, "gpt2", "--sweep", "batch=1,4", "--device", "H100")["rows"]
+    assert rows[1]["latency_s"] > rows[0]["latency_s"]
+    rows = found(capsys, "gpt2", "--sweep", "train.micro_batch=1,4")["rows"]
+    assert rows[1]["training_bytes"] > rows[0]["training_bytes"]
+
+
+def test_it_answers_without_torch():
+    code = (
+        "import sys; from onehop.cli.main import main; main(['plan', 'llama-3-8b', '--what-if']); "
+        "print('torch' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "False"
+
+
+# Sources
+
+
+def test_presets_take_keys(capsys):
+    more = found(capsys, "gpt2", "model.n_layers=24", "train.optimizer=muon")
+    assert more["params"]["total"] == plan(source("gpt2", ["model.n_layers=24"]).config).parameters.total
+    assert more["asked"]["optimizer"] == "muon"
+
+
+def test_a_recipe_says_how_it_trains(capsys):
+    recipe = onehop.config.read("quickstart").recipe
+    asked = found(capsys, "quickstart", "train.steps=10")["asked"]
+    assert (asked["train_rows"], asked["train_context"]) == (recipe.train.batch_size, recipe.train.context)
+    assert asked["tokens"] == 10 * recipe.train.batch_size * recipe.train.context
+    assert "vocab_size=1280: data.vocab_size" in said(capsys, "quickstart")
+
+
+def test_a_recipe_that_goes_on_from_a_model_has_its_shape_and_says_what_is_left_out(capsys, tmp_path):
+    save_native(onehop.build(small()), tmp_path / "base")
+    (tmp_path / "more.toml").write_text(
+        'data.files = ["my.txt"]\ntrain = {steps = 9, batch_size = 2}\ntune = {init = "base", lora = {rank = 4}}\n'
+    )
+    told = said(capsys, str(tmp_path / "more.toml"))
+    assert f"{plan(small()).parameters.total:,} parameters" in told
+    assert "tune.lora is left out: training is planned as if every weight learned" in told
+
+
+def test_every_layout_of_a_model_is_read_by_its_config_alone(capsys, tmp_path):
+    config = small()
+    model = onehop.build(config)
+    native = tmp_path / "native"
+    save_native(model, native)
+    (native / "model.safetensors").unlink()
+    hugging = tmp_path / "hf"
+    hugging.mkdir()
+    (hugging / "config.json").write_text(json.dumps({**write_config(config), "torch_dtype": "bfloat16"}))
+    (tmp_path / "other.json").write_text((hugging / "config.json").read_text())
+    total = plan(config).parameters.total
+    for place in (native, hugging, hugging / "config.json", tmp_path / "other.json"):
+        assert found(capsys, str(place))["params"]["total"] == total, place
+
+
+def test_of_a_gguf_file_the_weights_are_as_large_as_they_lie_there(capsys, tmp_path):
+    config = small()
+    save_gguf(onehop.build(config), tmp_path / "m.gguf", dtype="float16")
+    file = found(capsys, str(tmp_path / "m.gguf"))
+    assert file["params"]["total"] == plan(config).parameters.total
+    vectors = sum(w.size for w in plan(config).weights if len(w.shape) == 1)
+    stored = 2 * (file["params"]["total"] - vectors) + 4 * vectors
+    assert file["memory"]["inference"]["weights"] == stored
+    asked = found(capsys, str(tmp_path / "m.gguf"), "--dtype", "float32")
+    assert asked["memory"]["inference"]["weights"] == 4 * file["params"]["total"]
+
+
+def test_a_model_that_ships_is_found_by_name(capsys):
+    assert found(capsys, "fables-tiny")["source"] == "onehop"
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["lama-3-8b"], "file or hub name like 'org/model'. Did you mean llama-3-8b?"),
+        (["gpt2", "--device", "H2OO"], "the device 'H2OO' is not in the table."),
+        (["gpt2", "--context", "-5"], "context=-5: needs 1 or more."),
+        (["gpt2", "--batch", "0"], "batch=0: needs 1 or more."),
+        (["gpt2", "--dtype", "bf16"], "dtype 'bf16' does not exist. Did you mean bfloat16?"),
+        (["gpt2", "--cache-dtype", "q4_k"], "a cache cannot hold 'q4_k'."),
+        (["gpt2", "model.d_model=-3"], "d_model=-3"),
+        (["gpt2", "model.n_layer=3"], "Did you mean n_layers?"),
+        (["gpt2", "data.seed=3"], "data.… decides nothing that is planned here."),
+        (["gpt2", "train.rows=3"], "rows does not exist."),
+        (["gpt2", "--sweep", "model.n_layers"], "write key=value,value,…"),
+        (["gpt2", "--sweep", "batch=1,x"], "--sweep batch=x: needs a number"),
+        (["gpt2", "--sweep", "layers=1"], "layers is no key."),
+        (["gpt2", "--sweep", "model.attention.n_kv_heads=5"], "cannot share n_heads=12"),
+        (["shakespeare-char"], "Add model.vocab_size=…"),
+        (["--budget", "lots"], "--budget 'lots': write a number and flops, gpu-hours or usd"),
+        (["--budget=-1e21flops"], "--budget '-1e21flops'"),
+        (["--budget", "10gpu-hours"], "needs --device"),
+        (["--budget", "10usd", "--device", "H100"], "needs --price"),
+        (["--budget", "10h", "--device", "H100", "--mfu", "40"], "--mfu 40.0: a share of the peak"),
+        (["--fit-law", "nowhere.jsonl"], "nowhere.jsonl is not there."),
+    ],
+)  # fmt: skip
+def test_nonsense_is_one_line(capsys, words, text):
+    assert text in refusal(capsys, *words)
+
+
+def test_a_config_that_lacks_a_key_names_it(capsys, tmp_path):
+    raw = write_config(small())
+    del raw["hidden_size"]
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    assert "hidden_size" in refusal(capsys, "config.json")
+
+
+# Budgets
+
+
+def test_budgets_in_hours_and_money_become_flops():
+    h100 = device("H100")
+    hours, words = budget_flops("500 gpu-hours", h100, mfu=0.4, price=None, dtype="bfloat16")
+    assert hours == pytest.approx(500 * 3600 * 0.4 * 989.4e12)
+    assert "40% of its peak" in words
+    assert budget_flops("$1000", h100, mfu=0.4, price=2.0, dtype="bfloat16")[0] == pytest.approx(hours)
+    assert budget_flops("1,000 usd", h100, mfu=0.4, price=2.0, dtype="bfloat16")[0] == pytest.approx(hours)
+
+
+def test_a_served_model_is_smaller_and_trained_for_longer(capsys):
+    rows = found(capsys, "--budget", "1e21flops", "--serve", "1e13")
+    assert rows["served"]["parameters"] < rows["outcomes"][2]["parameters"]
+
+
+# A law of one's own
+
+
+def test_a_law_is_fitted_to_points_in_a_file(capsys, tmp_path):
+    true = law("chinchilla")
+    rows = [
+        {"n": n, "d": d, "loss": true.loss(n, d)} for n in (1e8, 3e8, 1e9, 3e9, 1e10) for d in (1e9, 3e9, 1e10, 1e11)
+    ]
+    (tmp_path / "points.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fitted = found(capsys, "--fit-law", "points.jsonl")
+    assert fitted["law"]["alpha"] == pytest.approx(0.34, rel=0.02)
+    assert fitted["n_points"] == 20
+
+
+def test_runs_are_points_by_their_recipe_and_their_last_evaluation(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.toml").write_text(onehop.config.to_toml(onehop.config.read("tiny", ["model.vocab_size=300"]).recipe))
+    lines = [
+        {"step": 1, "tokens": 10, "val_loss": 5.0},
+        {"step": 2, "tokens": 20, "val_loss": 4.0},
+        {"step": 3, "tokens": 30},
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ((n, d, loss),) = points_of([str(run / "metrics.jsonl")])
+    config = onehop.config.read("tiny", ["model.vocab_size=300"]).recipe.model
+    assert (n, d, loss) == (plan(config).parameters.active, 20, 4.0)
+    (run / "metrics.jsonl").write_text('{"step": 1}\n')
+    with pytest.raises(DataError, match="no line with tokens and val_loss"):
+        points_of([str(run / "metrics.jsonl")])
+
+
+# This machine
+
+
+def test_a_measured_machine_tells_times(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(measure_file, "has_native_bf16", lambda where: False)
+    monkeypatch.setattr(measure_file, "LAYERS", 2)
+    bench = Bench(tries=1, shortest=1e-4)
+    measured = measure(here(cards=False), bench=bench, report=lambda line: None, small=16)
+    assert measured.bandwidth > 0
+    assert all(rate > 0 for rate in measured.flops.values())
+    assert all(s > 0 for by_type in measured.pace.per_layer.values() for s in by_type.values())
+    assert from_dict(json.loads(json.dumps(to_dict(measured)))) == measured
+    kept.keep(to_dict(measured))
+    assert found(capsys, "tiny")["time"]["decode_tokens_per_s"] > 0
+    assert "this machine: expected" in said(capsys, "tiny")
+    assert "memory is read at" in said(capsys)
+
+
+def test_a_damaged_measurement_is_refused(capsys, tmp_path):
+    kept.keep({})
+    kept.place().write_text('{"name": ')
+    assert "Repeat onehop plan --measure" in refusal(capsys, "tiny")
+
+
+def test_this_machine_has_cores_and_memory():
+    machine = here(cards=False)
+    assert machine.cores >= 1
+    assert machine.memory > 1e8
+    assert math.isfinite(machine.memory)
+
+
+def test_a_hub_name_that_cannot_be_fetched_is_one_line(capsys, monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def unreachable(*words, **options):
+        raise LocalEntryNotFoundError("offline")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
+    assert "its config cannot be fetched: it is not in the local cache" in refusal(capsys, "someone/something")
+
+
+def test_of_a_hub_model_the_config_alone_is_fetched(capsys, monkeypatch, tmp_path):
+    import huggingface_hub
+
+    (tmp_path / "config.json").write_text(json.dumps(write_config(small())))
+    asked = []
+
+    def fetched(name, file, revision=None):
+        asked.append((name, file, revision))
+        return str(tmp_path / "config.json")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetched)
+    assert found(capsys, "someone/something@main")["source"] == "hub"
+    assert asked == [("someone/something", "config.json", "main")]
+
+
+def test_a_price_of_nothing_is_refused():
+    with pytest.raises(ConfigError, match="needs --price"):
+        budget_flops("10usd", device("H100"), mfu=0.4, price=0.0, dtype="bfloat16")

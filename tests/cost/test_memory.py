@@ -1,0 +1,208 @@
+"""Predicted peaks of live tensor bytes are those that are tracked while a step or an answer is computed."""
+
+from functools import partial
+
+import pytest
+import torch
+
+import onehop
+from onehop.config import ModelConfig
+from onehop.config.recipe import TrainConfig
+from onehop.cost.activations import Run, kernel_of
+from onehop.cost.memory import TrainingPlan, training
+from onehop.cost.serving import InferencePlan, inference
+from onehop.cost.weights import weights
+from onehop.data.loader import Batch
+from onehop.generate.engine import Engine
+from onehop.machine.live import LiveBytes
+from onehop.model.build import torch_dtype
+from onehop.model.recompute import recompute
+from onehop.parts.keys import Keys
+from onehop.parts.places import Places
+from onehop.parts.score import choose
+from onehop.parts.sight import Sight
+from onehop.training.optimizer import make_optimizer
+from onehop.training.setup import pick_product
+from onehop.training.step import training_step
+
+H = {"n_heads": 4, "n_kv_heads": 2}
+
+
+def small(**own):
+    return ModelConfig(**{
+        "vocab_size": 500, "d_model": 64, "n_layers": 3, "max_len": 512, "attention": H,
+        "ffn": {"kind": "gated", "d_ff": 176}, **own,
+    })  # fmt: skip
+
+
+CLASSIC = {
+    "attention": {"n_heads": 4, "bias": True, "bias_out": True, "position": "none"}, "norm": "layer",
+    "ffn": {"kind": "plain", "d_ff": 256, "activation": "gelu_tanh", "bias": True}, "embed": {"position": "learned"},
+    "final_norm": "layer",
+}  # fmt: skip
+LATENT = {
+    "kind": "latent", "n_heads": 4, "d_head": 24, "d_latent": 32, "d_latent_q": 48, "d_value": 16,
+    "position": {"kind": "rope", "width": 8},
+}  # fmt: skip
+MOE = {"kind": "moe", "d_ff": 48, "n_experts": 8, "n_active": 2}
+# name -> config, how it is trained
+TRAINED = {
+    "grouped heads, gated": (small(), {}),
+    "layer norms and biases": (small(**CLASSIC), {}),
+    "a window and normed heads": (small(attention={**H, "window": 32, "qk_norm": {"norm": "rms"}}), {}),
+    "experts": (small(ffn={**MOE, "d_ff_shared": 64}), {}),
+    "a latent": (small(attention=LATENT), {}),
+    "sandwich, softcap": (small(attention={**H, "softcap": 20.0}, norm_out="inside"), {}),
+    "dropout": (small(dropout={"residual": 0.1, "attention": 0.1}), {}),
+    "bfloat16": (small(), {"precision": "bfloat16"}),
+    "bfloat16 experts": (small(ffn=MOE), {"precision": "bfloat16"}),
+    "packed documents": (small(), {"packed": True}),
+    "packed documents in bfloat16": (small(attention={"n_heads": 1}), {"packed": True, "precision": "bfloat16"}),
+    "long packed rows": (small(), {"packed": True, "length": 448}),
+    "in micro-batches": (small(), {"micro": 3}),
+    "blocks again": (small(n_layers=6), {"again": "block"}),
+    "all but products again": (small(n_layers=6), {"again": "selective"}),
+    "all but products again, classic": (small(n_layers=6, **CLASSIC), {"again": "selective"}),
+    "all but products again, bfloat16": (small(n_layers=6), {"again": "selective", "precision": "bfloat16"}),
+    "a chunked loss": (small(vocab_size=4000), {"chunk": 32}),
+    "a chunked loss in bfloat16": (small(vocab_size=4000), {"chunk": 32, "precision": "bfloat16"}),
+    "muon, few tokens": (small(d_model=128), {"optimizer": "muon", "rows": 1, "length": 16}),
+    "muon, experts": (small(ffn=MOE), {"optimizer": "muon", "rows": 1, "length": 16}),
+    "few ids": (small(vocab_size=32, n_layers=6), {}),
+}
+
+
+def rows_of(n, length, vocab, packed):
+    at = torch.arange(length) % (length // 2)  # two documents in a row
+    doc = (torch.arange(length) >= length // 2).int()
+    if not packed:
+        at, doc = torch.arange(length), torch.zeros(length, dtype=torch.int32)
+    tokens = torch.randint(vocab, (n, length + 1), generator=torch.Generator().manual_seed(0))
+    return Batch(
+        tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), doc=doc.repeat(n, 1), at=at.repeat(n, 1),
+        n_targets=n * length, packed=packed, padded=False,
+    )  # fmt: skip
+
+
+def tracked_step(
+    config,
+    *,
+    rows=2,
+    length=64,
+    precision="float32",
+    micro=1,
+    optimizer="adamw",
+    again="none",
+    chunk=None,
+    packed=False,
+):
+    """Peak live bytes of the second step, when the optimizer has its state."""
+    cfg = TrainConfig(steps=9, batch_size=rows * micro, micro_batch=rows, optimizer=optimizer, loss_chunk=chunk)
+    model = onehop.build(config).train()
+    pick_product(model, torch.device("cpu"))
+    recompute(model, again)
+    optimizer = make_optimizer(model, cfg)
+    batches = [rows_of(rows, length, config.vocab_size, packed) for _ in range(micro)]
+    step = partial(training_step, model, optimizer, batches, cfg=cfg, precision=torch_dtype(precision))
+    step(index=0)
+    state = [x for found in optimizer.state.values() for x in found.values() if isinstance(x, torch.Tensor)]
+    with LiveBytes([*model.parameters(), *model.buffers(), *state]) as live:
+        step(index=1)
+    return live.peak
+
+
+def planned_step(
+    config,
+    *,
+    rows=2,
+    length=64,
+    precision="float32",
+    micro=1,
+    optimizer="adamw",
+    again="none",
+    chunk=None,
+    packed=False,
+):
+    plan = TrainingPlan(Run(rows, length, precision, packed=packed), micro, optimizer, again, chunk)
+    return training(config, weights(config), plan)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_training_step_takes_what_is_predicted(name):
+    """Within 5 %: small tensors (statistics of the loss, indices) are not counted one by one."""
+    config, how = TRAINED[name]
+    assert planned_step(config, **how).live == pytest.approx(tracked_step(config, **how), rel=0.05)
+
+
+def test_what_a_peak_consists_of_adds_up():
+    found = planned_step(small())
+    parts = [found.weights, found.optimizer, found.gradients, found.activations, found.logits, found.working]
+    assert sum(parts) == found.live < found.total
+    assert len(found.blocks) == 3
+
+
+def test_checkpointing_keeps_little_and_chunks_of_the_loss_less():
+    config = small(n_layers=12)
+    plain, kept = planned_step(config), planned_step(config, again="block")
+    assert kept.live < plain.live
+    chunked = training(config, weights(config), TrainingPlan(Run(2, 64), loss_chunk=16))
+    assert chunked.logits < plain.logits / 2
+
+
+GENERATED = {
+    "grouped heads, gated": (small(), "float32"),
+    "bfloat16": (small(), "bfloat16"),
+    "layer norms and biases": (small(**CLASSIC), "float32"),
+    "a window": (small(attention={**H, "window": 32}), "float32"),
+    "experts": (small(ffn=MOE), "float32"),
+    "a latent": (small(attention=LATENT), "float32"),
+    "alibi": (small(attention={**H, "position": "alibi"}), "float32"),
+    "many ids": (small(vocab_size=20_000), "float32"),
+}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generation_takes_what_is_predicted(name):
+    """Within 3 %: as above."""
+    config, dtype = GENERATED[name]
+    model = onehop.build(config, dtype=dtype).eval()
+    with LiveBytes([*model.parameters(), *model.buffers()]) as live:
+        session = Engine(model).start([[1] * 100] * 2, room=8)
+        for _ in range(8):
+            session.advance(torch.ones(2, dtype=torch.int64))
+    plan = InferencePlan(batch=2, context=108, prompt=100, dtype=dtype)
+    assert inference(config, weights(config), plan).live == pytest.approx(live.peak, rel=0.03)
+
+
+@pytest.mark.parametrize("length", [32, 128, 512])
+@pytest.mark.parametrize("own", [
+    {}, {"window": 16}, {"position": "alibi"}, {"position": "t5"}, {"softcap": 9.0}, {"sinks": True},
+])  # fmt: skip
+def test_the_planner_knows_which_kernel_is_chosen(own, length):
+    config = small(attention={**H, **own})
+    model = onehop.build(config)
+    places = Places.run(0, length, torch.device("cpu"))
+    q, k = torch.zeros(1, length, 4, 16, requires_grad=True), torch.zeros(1, length, 2, 16)
+    attention = model.layers[0].attention
+    real = choose(q, Keys(k, k, places), attention.rule(), Sight(attention.sees, places, places)).kernel
+    kernel = kernel_of(config.blocks[0].attention, Run(1, length))
+    assert {"masked": "fused", "narrow": "fused"}.get(kernel, kernel) == real
+
+
+def test_quantised_weights_leave_vectors_in_float32():
+    config = onehop.presets["llama-3-8b"]
+    found = inference(config, weights(config), InferencePlan(dtype="q8_0"))
+    vectors = sum(w.size for w in weights(config) if len(w.shape) == 1)
+    assert found.weights == (8_030_261_248 - vectors) * 34 / 32 + 4 * vectors
+
+
+def test_tracking_sees_what_lives_and_what_died():
+    kept = torch.zeros(100)
+    with LiveBytes([kept]) as live:
+        more = torch.ones(1000)
+        view = more[10:]
+        assert live.now == 400 + 4000
+        del more
+        assert live.now == 400 + 4000  # the view keeps the storage
+        del view
+        assert (live.now, live.peak) == (400, 4400)

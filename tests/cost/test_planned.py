@@ -1,0 +1,264 @@
+"""`onehop.plan`: its figures agree with each other, changes change what they should, and what is missing is named."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import onehop
+from onehop.base.errors import ConfigError
+from onehop.config import AttentionConfig, FFNConfig, NormConfig, PositionConfig
+from onehop.config import attention as attention_config
+from onehop.config import ffn as ffn_config
+from onehop.config import norm as norm_config
+from onehop.config import position as position_config
+from onehop.config.named import presets
+from onehop.cost import Asked, Plan, plan
+from onehop.cost.advice import for_inference, for_training, what_fits
+from onehop.cost.devices import Device, device
+from onehop.cost.what_if import changed, reshaped, what_ifs
+from tests.small_models import decoder
+
+H200 = device("H200")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def keys_of(value, prefix=""):
+    if not isinstance(value, dict):
+        return {prefix}
+    return {found for key, inner in value.items() for found in keys_of(inner, f"{prefix}.{key}".strip("."))}
+
+
+DOCUMENTED = {
+    "params.total", "params.active", "params.embedding", "params.non_embedding",
+    "flops.train_per_token", "flops.train_per_token_attention", "flops.train_per_token_attention_causal",
+    "flops.train_per_token_6n", "flops.prefill", "flops.decode_per_token",
+    "attention.plain_bytes", "attention.tiled_bytes", "attention.crossover_tokens",
+    "kv_cache.bytes_per_token", "kv_cache.bytes",
+    "memory.training_bytes", "memory.inference_bytes", "memory.training.live", "memory.inference.live",
+    "time.training_tokens_per_s", "time.prefill_tokens_per_s", "time.decode_tokens_per_s", "time.decode_s",
+    "fits.inference", "fits.training",
+}  # fmt: skip
+
+
+def test_every_documented_key_is_there_and_every_figure_is_json():
+    found = plan("llama-3-8b").as_dict(device=H200)
+    assert keys_of(found) >= DOCUMENTED
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_docs_name_every_key_that_is_promised():
+    text = (ROOT / "docs" / "planner.md").read_text()
+    assert [key for key in DOCUMENTED if f"`{key}`" not in text] == []
+
+
+def test_the_docs_show_the_figures_that_were_measured():
+    text = (ROOT / "docs" / "planner.md").read_text()
+    rows = json.loads((ROOT / "benchmarks" / "results" / "plan_accuracy.json").read_text())
+    assert len(rows["training"]) == 12
+    for trained, served in zip(rows["training"], rows["inference"], strict=True):
+        cells = [f"{row[key] / 1e6:.1f} MB" for row in (trained, served) for key in ("predicted", "measured")]
+        errors = [f"{row['error']:+.2%}" for row in (trained, served)]
+        line = [trained["name"], *cells[:2], errors[0], *cells[2:], errors[1]]
+        assert f"| {' | '.join(line)} |" in text
+        assert abs(trained["error"]) < 0.05
+        assert abs(served["error"]) < 0.03
+        assert trained["flops_predicted"] == trained["flops_counted"]
+
+
+def test_the_public_door_answers_as_the_design_says():
+    found = onehop.plan(presets["llama-3-8b"]).kv_cache_bytes(batch=8, context=131072, dtype="bfloat16")
+    assert found == 8 * 131072 * 131072  # 128 kB a token
+
+
+def test_the_figures_of_one_plan_agree():
+    one = plan("mixtral-8x7b")
+    found = one.as_dict(Asked(context=4096, batch=2), device=H200)
+    f, m = found["flops"], found["memory"]
+    assert f["train_per_token"] == f["train_per_token_products"] + f["train_per_token_attention"]
+    assert f["train_per_token_6n"] == 6 * one.parameters.active
+    assert found["kv_cache"]["bytes"] == 2 * 4096 * found["kv_cache"]["bytes_per_token"]
+    assert m["inference_bytes"] == pytest.approx(m["inference"]["live"] + m["inference"]["margin"])
+    assert found["fits"]["inference"] == (m["inference_bytes"] <= H200.memory)
+
+
+def test_a_plan_loads_no_torch():
+    code = "import sys, onehop; onehop.plan('llama-3-70b').as_dict(); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("wish", "text"),
+    [
+        ({"context": 0}, "context=0: needs 1 or more"),
+        ({"dtype": "q9"}, "dtype 'q9' does not exist"),
+        ({"precision": "int8"}, "precision='int8': training is in float32, bfloat16 or float16"),
+        ({"optimizer": "sgd"}, "optimizer='sgd' does not exist"),
+        ({"recompute": "some"}, "recompute='some' does not exist"),
+    ],
+)
+def test_a_wish_that_makes_no_sense_is_refused(wish, text):
+    with pytest.raises(ConfigError, match=text):
+        Asked(**wish)
+
+
+def test_a_config_without_a_vocabulary_is_refused():
+    with pytest.raises(ConfigError, match="vocab_size is left out"):
+        plan(decoder(vocab_size=None)).parameters
+
+
+# What-ifs
+
+
+@pytest.mark.parametrize("preset", ["llama-3-8b", "gpt2", "mixtral-8x7b", "gemma-3-270m", "original-transformer-base"])
+def test_a_what_if_changes_what_it_says(preset):
+    config = presets[preset]
+    rows = {row.name: row.figures for row in what_ifs(config, Asked(), H200)}
+    base = rows.pop("as it is")
+    assert len(rows) >= 8
+    for name, f in rows.items():
+        if "multi-query" in name:
+            assert f.kv_bytes_per_token < base.kv_bytes_per_token
+        if "experts" in name:
+            assert f.active == pytest.approx(base.active, rel=0.02)
+            assert f.params > base.params
+        if "dense" in name:
+            assert f.train_flops_per_token == pytest.approx(base.train_flops_per_token, rel=0.02)
+        if "twice the context" in name:
+            assert f.kv_bytes > base.kv_bytes
+        if "bits" in name:
+            assert f.inference_bytes < base.inference_bytes
+        if "texts at once" in name:
+            assert f.decode_tokens_per_s > base.decode_tokens_per_s
+            assert f.latency_s > base.latency_s
+
+
+@pytest.mark.parametrize("preset", ["llama-3-8b", "gpt2", "mixtral-8x7b"])
+def test_deeper_and_wider_have_as_many_parameters_in_blocks(preset):
+    config = presets[preset]
+    for depth in (2.0, 0.5):
+        other = reshaped(config, depth)
+        assert other.n_layers == config.n_layers * depth
+        assert Plan(other).parameters.non_embedding == pytest.approx(Plan(config).parameters.non_embedding, rel=0.01)
+
+
+def test_a_loss_above_that_of_a_guess_is_none():
+    rows = what_ifs(presets["tiny"], Asked(), None)
+    assert {row.figures.loss for row in rows} == {None}
+    assert all(0 < row.figures.loss < math.log(50257) for row in what_ifs(presets["gpt2"], Asked(), None))
+
+
+def test_a_key_changes_all_blocks():
+    other = changed(presets["gemma-3-270m"], {"attention.n_kv_heads": 2, "n_layers": 6})
+    assert {block.attention.n_kv_heads for block in other.blocks} == {2}
+    assert [block.attention.window for block in other.blocks] == [512, None]
+
+
+# Advice
+
+
+def test_what_fits_gets_no_advice():
+    advice = for_inference(plan("gpt2"), Asked(), H200)
+    assert (advice.fits, advice.possible, advice.steps) == (True, True, [])
+
+
+@pytest.mark.parametrize("name", ["RTX 4090", "L40S", "H200"])
+def test_advice_ends_where_it_fits_and_each_step_needs_less(name):
+    advice = for_inference(plan("llama-3-70b"), Asked(context=131072, batch=2), device(name))
+    needed = [advice.needed, *(step.needed for step in advice.steps)]
+    assert needed == sorted(needed, reverse=True)
+    assert [step.fits for step in advice.steps[:-1]] == [False] * (len(advice.steps) - 1)
+    assert advice.possible == advice.steps[-1].fits == (name != "RTX 4090")
+
+
+def test_training_is_helped_by_smaller_passes_before_shorter_rows():
+    where = Device("small", 6e9, 1e11, {"bfloat16": 1e13}, "made up for this test")
+    advice = for_training(plan("gpt2"), Asked(train_rows=16), where)
+    changes = [step.change for step in advice.steps]
+    assert advice.possible
+    assert any("train.micro_batch" in change for change in changes)
+    assert not any("train.context" in change for change in changes)
+
+
+def test_what_fits_is_what_memory_says_and_one_more_is_not():
+    one, where = plan("llama-3-8b"), device("RTX 4090")
+    rooms = what_fits(one, Asked(), where)
+    for room in rooms:
+        for context, texts in room.texts.items():
+            for n, fits in ((texts, True), (texts + 1, False)):
+                if n:
+                    wish = Asked(dtype=room.dtype, cache_dtype="bfloat16", context=context, batch=n)
+                    assert (one.inference_memory(wish).total <= where.memory) == fits
+
+
+# Parts of one's own
+
+
+class OwnFFN(FFNConfig):
+    kind: str = "silent"
+
+
+class TellingFFN(FFNConfig):
+    kind: str = "telling"
+
+    def parameters(self, d_model):
+        return 5 * d_model
+
+    def flops(self, d_model):
+        return 10 * d_model
+
+    def saved(self, d_model):
+        return 2 * d_model
+
+
+class OwnNorm(NormConfig):
+    kind: str = "own-norm"
+
+
+class OwnPosition(PositionConfig):
+    kind: str = "own-position"
+
+    def parameters(self, attention):
+        return attention.n_heads
+
+
+class OwnAttention(AttentionConfig):
+    kind: str = "own-attention"
+
+
+@pytest.fixture(autouse=True)
+def own_kinds(monkeypatch):
+    tables = (
+        (ffn_config.FFNS, [OwnFFN, TellingFFN]), (norm_config.NORMS, [OwnNorm]),
+        (position_config.POSITIONS, [OwnPosition]), (attention_config.ATTENTIONS, [OwnAttention]),
+    )  # fmt: skip
+    for table, classes in tables:
+        rows = {cls.model_fields["kind"].default: cls for cls in classes}
+        monkeypatch.setattr(table, "_rows", {**table._rows, **rows})
+
+
+def test_a_part_of_ones_own_supplies_its_counts():
+    base, own = decoder(ffn={"kind": "plain", "d_ff": 1}), decoder(ffn={"kind": "telling"})
+    assert plan(own).parameters.total - plan(base).parameters.total == 2 * (5 * 16 - 2 * 16)
+    assert plan(own).flops(new=4).products - plan(base).flops(new=4).products == 2 * 4 * (10 * 16 - 4 * 16)
+    assert plan(own).missing() == []
+    shared = decoder(attention={"n_heads": 4, "position": "own-position"})
+    assert plan(shared).parameters.by_part["position biases"] == 4  # one scheme for the stack
+
+
+def test_what_a_part_of_ones_own_leaves_out_is_named():
+    assert plan(decoder(ffn={"kind": "silent"})).missing() == [
+        "ffn silent: its parameters", "ffn silent: its FLOPs", "ffn silent: what training keeps",
+    ]  # fmt: skip
+    assert "norm own-norm: its parameters" in plan(decoder(norm="own-norm")).missing()
+    missing = plan(decoder(attention={"kind": "own-attention", "n_heads": 4})).missing()
+    assert "attention own-attention: what it caches" in missing
+
+
+def test_a_count_that_is_no_number_is_refused(monkeypatch):
+    monkeypatch.setattr(TellingFFN, "parameters", lambda self, d_model: "many")
+    with pytest.raises(ConfigError, match=r"TellingFFN\.parameters gives 'many': it needs a number"):
+        plan(decoder(ffn={"kind": "telling"})).parameters

@@ -1,0 +1,144 @@
+"""Traffic, devices and the time of a phase: hand cases, and what must grow with what."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import onehop
+from onehop.base.errors import ConfigError
+from onehop.cost.activations import Run
+from onehop.cost.devices import DEVICES, Device, Pace, device, from_dict, to_dict
+from onehop.cost.roofline import Work
+from onehop.cost.serving import InferencePlan
+from onehop.cost.traffic import Shape, crossover, plain_bytes, queries_on_chip, tiled_bytes
+from onehop.cost.weights import weights
+from tests.small_models import decoder
+
+# Traffic
+
+
+def walked(s, on_chip):
+    """Bytes that the two algorithms move, counted load by load and store by store for one text."""
+    t, d, n = s.length, s.d_head, s.n_heads
+    plain = n * (t * d + t * t) + s.n_kv_heads * t * d  # read q and k, write scores
+    plain += n * (t * t + t * t)  # read scores, write weights
+    plain += n * (t * t + t * d) + s.n_kv_heads * t * d  # read weights and v, write the output
+    rows = queries_on_chip(s, on_chip)
+    tiled = sums = 0
+    for _ in range(n):
+        for start in range(0, t, rows):
+            run = min(rows, t - start)
+            tiled += run * d  # read q
+            for first in range(0, t, rows):
+                tiled += 2 * min(rows, t - first) * d  # read k and v
+            tiled += run * d  # write the output
+            sums += run
+    return s.size * plain, s.size * tiled + 4 * sums
+
+
+@given(st.integers(1, 300), st.sampled_from([1, 2, 4]), st.sampled_from([8, 16]), st.sampled_from([512, 4096, 65536]))
+def test_bytes_are_those_of_the_algorithms_walked_through(length, kv_heads, d_head, on_chip):
+    s = Shape(4, kv_heads, d_head, length, 2.0)
+    assert (plain_bytes(s), tiled_bytes(s, on_chip)) == walked(s, on_chip)
+
+
+def test_from_the_crossover_on_the_definition_moves_twice_as_much():
+    a = decoder(attention={"n_heads": 4, "n_kv_heads": 4, "d_head": 64}).blocks[0].attention
+    at = crossover(a, 2.0)
+    before, there = (Shape.of(a, n, 2.0) for n in (at - 1, at))
+    assert plain_bytes(before) < 2 * tiled_bytes(before)
+    assert plain_bytes(there) >= 2 * tiled_bytes(there)
+    assert at <= 2 * 64  # as soon as T x T numbers are as many as q, k, v and the output have
+
+
+def test_a_published_ratio_has_its_size():
+    """FlashAttention, figure 2: 40.3 GB against 4.4 GB, forward and backward, with masks and dropout (9 times)."""
+    s = Shape(16, 16, 64, 1024, 2.0)
+    assert 5 < plain_bytes(s) / tiled_bytes(s) < 20
+
+
+# Devices
+
+
+def test_a_device_is_found_in_any_spelling_and_a_near_miss_is_named():
+    assert device("rtx4090") is device("NVIDIA RTX 4090") is device("RTX-4090")
+    with pytest.raises(ConfigError, match=r"the device 'H2000' is not in the table\. Did you mean H200\?"):
+        device("H2000")
+
+
+def test_every_device_has_figures_and_a_source():
+    for found in DEVICES:
+        assert found.memory > 1e9
+        assert found.bandwidth > 1e10
+        assert found.peak("bfloat16") >= found.peak("float32")
+        assert len(found.source) > 20
+
+
+PACE = Pace(
+    linear={"float32": {1: 1e10, 64: 1e11}}, trained={"float32": {64: 1e11}}, attention={"float32": 1e11},
+    attention_back={"float32": 1e11}, passes=1e10,
+    per_layer={"decode": {"float32": 1e-4}, "training": {"float32": 1e-3}},
+)  # fmt: skip
+HERE = Device("here", 16e9, 4e10, {"float32": 2e11}, "measured", "cpu", PACE)
+
+
+def test_a_measurement_survives_json():
+    assert from_dict(to_dict(HERE)) == HERE
+    with pytest.raises(ConfigError, match="is damaged"):
+        from_dict({"name": "here"})
+
+
+# Time
+
+
+def work(config, where=DEVICES[0]):
+    return Work(config, weights(config), where)
+
+
+@pytest.mark.parametrize("where", [device("H200"), HERE], ids=["of the table", "measured"])
+def test_time_grows_with_everything_that_grows(where):
+    def grown(**own):
+        return decoder(**{"d_model": 64, "n_layers": 4, "ffn": {"kind": "gated", "d_ff": 128}, **own})
+
+    for bigger in (grown(n_layers=8), grown(d_model=128), grown(ffn={"kind": "gated", "d_ff": 512})):
+        small, large = work(grown(), where), work(bigger, where)
+        plan = InferencePlan(batch=2, context=32, dtype="float32")
+        assert large.decode(plan).seconds > small.decode(plan).seconds
+        assert large.prefill(plan).seconds > small.prefill(plan).seconds
+        assert large.train(Run(2, 32)).seconds > small.train(Run(2, 32)).seconds
+    plans = [InferencePlan(batch=b, context=c, dtype="float32") for b, c in ((1, 16), (2, 16), (2, 32), (4, 64))]
+    for less, more in itertools.pairwise(plans):
+        assert work(grown(), where).prefill(more).seconds > work(grown(), where).prefill(less).seconds
+        assert work(grown(), where).decode(more).seconds >= work(grown(), where).decode(less).seconds
+
+
+def test_one_text_decodes_as_fast_as_its_weights_and_cache_can_be_read():
+    config, plan = onehop.presets["llama-3-8b"], InferencePlan(context=8192)
+    found = work(config, device("H200")).decode(plan)
+    read = 2 * (8_030_261_248 - 128256 * 4096) + 8192 * 131072  # all but the embedding, of which a row is read
+    norms = 2 * (2 * 32 + 1) * 4096  # vectors are read too, and not counted
+    assert found.bound_by == "bandwidth"
+    assert found.seconds == pytest.approx((read - norms) / 4.8e12, rel=1e-9)
+
+
+def test_a_large_batch_is_bound_by_arithmetic():
+    found = work(onehop.presets["llama-3-8b"], device("H200")).train(Run(8, 4096, "bfloat16", on_cpu=False))
+    assert found.bound_by == "compute"
+    assert found.tokens == 8 * 4096
+
+
+def test_few_tokens_visit_few_experts():
+    config, plan = onehop.presets["mixtral-8x7b"], InferencePlan(context=1)
+    one = work(config, device("H200")).decode(plan)
+    many = work(config, device("H200")).decode(InferencePlan(batch=64, context=1))
+    assert 3 < many.memory_s / one.memory_s < 4  # 12.9B of 46.7B parameters, then nearly all
+
+
+def test_a_rate_between_two_measured_ones_lies_between():
+    config = decoder()
+    seconds = [
+        work(config, HERE).decode(InferencePlan(batch=b, context=1, dtype="float32")).seconds / b for b in (1, 8, 64)
+    ]
+    assert seconds[0] > seconds[1] > seconds[2]

@@ -1,0 +1,69 @@
+"""A finished run says what it was planned to take beside what it took."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+import onehop
+from onehop.config.task import MaskedConfig
+from onehop.config.tune import TuneConfig
+from onehop.cost.account import account, wishes
+from onehop.cost.devices import device
+from onehop.cost.planned import Asked
+from onehop.machine import kept
+from onehop.training import tracked
+from tests.training.small_runs import recipe
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch):
+    monkeypatch.setattr(kept, "load", lambda: None)
+
+
+def test_a_run_ends_with_its_account_and_the_plan_was_near(tmp_path):
+    """Within a tenth: the numbers of so small a model lie between many small tensors."""
+    console = Console(file=io.StringIO(), width=300)
+    run = onehop.train(recipe(tmp_path), console=console)
+    (told,) = [line for line in console.file.getvalue().splitlines() if line.startswith("memory at the peak")]
+    (error,) = re.findall(r"planned, .* tracked \(([+-]\d+\.\d)%\), .* resident in all; .* tokens/s$", told)
+    assert abs(float(error)) < 10
+    assert run.trainer.tracked.live > 0
+
+
+def test_a_run_of_one_step_has_nothing_tracked(tmp_path):
+    console = Console(file=io.StringIO(), width=300)
+    run = onehop.train(recipe(tmp_path, steps=1), console=console)
+    assert run.trainer.tracked.live is None
+    assert "of tensors planned, " in console.file.getvalue()
+
+
+def test_a_run_of_another_kind_than_is_planned_tells_no_account(tmp_path):
+    for own in ({"task": MaskedConfig()}, {"tune": TuneConfig(freeze=["embed.*"])}):
+        asked = recipe(tmp_path).model_copy(update=own)
+        console = Console(file=io.StringIO(), width=300)
+        onehop.train(asked, console=console, fresh=True)
+        assert "of tensors planned" not in console.file.getvalue()
+
+
+def test_watching_a_step_changes_nothing(tmp_path, monkeypatch):
+    seen = [step.loss for step in onehop.steps(recipe(tmp_path))]
+    monkeypatch.setattr(tracked.Tracked, "step", lambda self, take, *, packed: take())
+    assert [step.loss for step in onehop.steps(recipe(tmp_path), fresh=True)] == seen
+
+
+def test_an_account_names_planned_and_measured_speed():
+    config = onehop.presets["gpt2"]
+    found = account(
+        config, Asked(), live=None, resident=None, tokens_per_s=1000.0, device=device("H100"), on_cpu=False
+    )  # fmt: skip
+    assert re.search(r"planned; 1k tokens/s, .* planned \(\+\d+%\)$", found)
+
+
+def test_what_a_recipe_asks_is_what_the_planner_is_asked(tmp_path):
+    train = recipe(tmp_path, micro_batch=2, optimizer="muon").train
+    wish = wishes(train, 32, packed=True)
+    asked = Asked(**wish)
+    assert (asked.train_rows, asked.micro_batches, asked.optimizer, asked.packed) == (2, 2, "muon", True)
+    assert asked.tokens == 6 * 4 * 32
