@@ -38,7 +38,7 @@ def evaluate(
         raise DataError("give a text to read: onehop eval MODEL FILE …, or --corpus fables (one of the two)")
     if files and (documents, seed) != (None, None):
         raise DataError("--documents and --seed choose from a built-in corpus; files are read whole. Leave them out.")
-    source = _corpus(corpus, documents, seed) if corpus else open_source(files=files or ())
+    source = _corpus(corpus, documents, seed) if corpus else _files(files or [])
     lm = load(
         place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], adapter=adapter,
         report=beside(json),
@@ -48,6 +48,13 @@ def evaluate(
         found = lm.evaluate(texts, stride=stride)
     _tell(source.description, found, json=json, by_document=by_document, by_position=by_position)
     return 0
+
+
+def _files(files: list[Path]) -> Source:
+    try:
+        return open_source(files=files)
+    except DataError as error:  # names the key of a recipe, which no one gave here
+        raise DataError(str(error).replace("data.files=", "")) from error
 
 
 def _corpus(name: str, documents: int | None, seed: int | None) -> Source:

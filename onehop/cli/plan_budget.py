@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from onehop.base.errors import ConfigError, DataError
+from onehop.base.units import human_flops
 from onehop.config.read import read
 from onehop.cost.devices import Device
 from onehop.cost.planned import Plan
 
+MFU = 0.4  # of the peak, where nothing is said
 NUMBER = r"([0-9.]+(?:[eE][+-]?[0-9]+)?)"
 UNITS = {
     "flops": ("flops", "flop"),
@@ -19,7 +21,9 @@ UNITS = {
 }
 
 
-def budget_flops(text: str, device: Device | None, *, mfu: float, price: float | None, dtype: str) -> tuple[float, str]:
+def budget_flops(
+    text: str, device: Device | None, *, mfu: float | None, price: float | None, dtype: str
+) -> tuple[float, str]:
     """A budget as FLOPs, and in words how it became so. Raises ConfigError naming what is missing."""
     plain = re.sub(r"(?<=[a-z])-(?=[a-z])|[\s_,]", "", text.lower())
     match = re.fullmatch(rf"([$€]?){NUMBER}([a-z$€]*)", plain)
@@ -32,7 +36,10 @@ def budget_flops(text: str, device: Device | None, *, mfu: float, price: float |
     if not 0 < amount < float("inf"):
         raise ConfigError(f"--budget {text!r}: needs more than nothing, and less than everything.")
     if unit == "flops":
-        return amount, f"{amount:.3g} FLOPs"
+        if price is not None or mfu is not None:
+            raise ConfigError(f"--budget {text!r} is in FLOPs already: leave out --price and --mfu.")
+        return amount, human_flops(amount)
+    mfu = MFU if mfu is None else mfu
     if not 0 < mfu <= 1:
         raise ConfigError(f"--mfu {mfu}: a share of the peak, above 0 and at most 1. Well kept runs reach 0.3 to 0.5.")
     if device is None or not device.flops:
@@ -43,7 +50,7 @@ def budget_flops(text: str, device: Device | None, *, mfu: float, price: float |
             raise ConfigError(
                 "--budget in money needs --price, what an hour of the device costs, for example --price 2.5"
             )
-        words, amount = f"{amount:,.0f} at {price:g} an hour: ", amount / price
+        words, amount = f"{amount:,.0f} {match[1] or match[3]} at {price:g} an hour: ", amount / price
     rate = device.peak(dtype) * mfu
     return amount * 3600 * rate, f"{words}{amount:,.0f} hours of {device.name} at {mfu:.0%} of its peak in {dtype}"
 

@@ -119,4 +119,5 @@ def _next(out: Path, recipe: Recipe, asked: list[str], say: Any) -> None:
         prompt = "the fifth of March nineteen ninety-nine" if "pairs" in asked else "Once upon a time"
         say(f'  onehop generate {out} "{prompt}"')
     say(f"  onehop verify {out}")
-    say("  onehop train quickstart data.files=FOLDER out=out/mine     (your own text)")
+    if recipe.data.corpus is not None:  # not after a text of one's own, whose run may well be out/mine
+        say("  onehop train quickstart data.files=FOLDER out=out/mine     (your own text)")

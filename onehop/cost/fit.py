@@ -78,8 +78,8 @@ def _check(points: Points) -> None:
     sizes, lengths = len(np.unique(points.n)), len(np.unique(points.d))
     if len(points.n) < AMONG or sizes < 3 or lengths < 3:
         raise DataError(
-            f"{len(points.n)} points of {sizes} model sizes and {lengths} numbers of tokens cannot determine five "
-            "constants: give at least 5, of 3 sizes and 3 numbers of tokens."
+            "five constants take at least 5 runs, of 3 model sizes and 3 numbers of tokens. "
+            f"Here: {len(points.n)}, of {sizes} and {lengths}."
         )
 
 

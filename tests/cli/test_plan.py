@@ -1,11 +1,13 @@
 """`onehop plan`: what is planned, from which sources, and what is refused with which words."""
 
+import io
 import json
 import math
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 import onehop
 from onehop.base.errors import ConfigError, DataError
@@ -14,6 +16,7 @@ from onehop.cli.main import main
 from onehop.cli.measure import measure
 from onehop.cli.plan_budget import budget_flops, points_of
 from onehop.cli.plan_source import source
+from onehop.cli.plan_tables import sheet
 from onehop.config import ModelConfig
 from onehop.cost import plan
 from onehop.cost.devices import device, from_dict, to_dict
@@ -108,6 +111,31 @@ def test_it_answers_without_torch():
     assert out.splitlines()[-1] == "False"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["llama-3-70b", "--context", "131072", "--device", "H200"],
+        ["mixtral-8x7b", "--what-if", "--device", "H200"],
+        ["mixtral-8x7b", "--sweep", "model.attention.n_kv_heads=1,8", "--device", "H200"],
+        ["llama-3-8b", "--what-fits", "--device", "RTX4090"],
+        ["--budget", "5000usd", "--price", "2", "--device", "H100"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_told_fits_100_columns_of_a_terminal(capsys, words):
+    lines = said(capsys, *words).splitlines()
+    assert [line for line in lines if len(line.rstrip()) > 100] == []
+
+
+def test_a_narrow_terminal_cuts_no_figure():
+    table = sheet("what", "memory", rows=[("a long name of a change", "107 GB")])
+    with (console := Console(width=16, file=io.StringIO())).capture() as shown:
+        console.print(table)
+    assert "107 GB" in shown.get()
+    assert "…" not in shown.get()
+
+
 # Sources
 
 
@@ -192,7 +220,15 @@ def test_a_model_that_ships_is_found_by_name(capsys):
         (["--budget", "10gpu-hours"], "needs --device"),
         (["--budget", "10usd", "--device", "H100"], "needs --price"),
         (["--budget", "10h", "--device", "H100", "--mfu", "40"], "--mfu 40.0: a share of the peak"),
+        (["--budget", "1e21flops", "--price", "2"], "is in FLOPs already: leave out --price and --mfu."),
         (["--fit-law", "nowhere.jsonl"], "nowhere.jsonl is not there."),
+        (["gpt2", "--measure"], "MODEL has no effect with --measure: leave it out."),
+        (["gpt2", "--budget", "1e21flops"], "MODEL has no effect with --budget"),
+        (["gpt2", "--what-if", "--what-fits"], "--what-if has no effect with --what-fits"),
+        (["gpt2", "--what-fits", "--batch", "2"], "--batch has no effect with --what-fits"),
+        (["gpt2", "--serve", "1e9"], "--serve has no effect with MODEL"),
+        (["--context", "64"], "--context has no effect without a MODEL"),
+        (["--sweep", "batch=1,2"], "--sweep is asked of a model: onehop plan MODEL --sweep"),
     ],
 )  # fmt: skip
 def test_nonsense_is_one_line(capsys, words, text):

@@ -112,7 +112,9 @@ def test_one_wild_point_does_not_move_the_fit():
 
 
 def test_points_that_cannot_determine_a_law_are_refused():
-    with pytest.raises(DataError, match="2 points of 1 model sizes and 2 numbers of tokens cannot determine"):
+    with pytest.raises(
+        DataError, match=r"at least 5 runs, of 3 model sizes and 3 numbers of tokens\. Here: 2, of 1 and 2"
+    ):
         fit(points([(1e8, 1e9, 3.0), (1e8, 2e9, 2.9)]))
     with pytest.raises(DataError, match="positive"):
         fit(points([(1e8, 1e9, -3.0)] * 6))
