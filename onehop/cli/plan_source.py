@@ -17,10 +17,9 @@ from onehop.config.raw import merge_stacks
 from onehop.config.read import model_from_dict, read
 from onehop.config.recipe import Recipe, TrainConfig
 from onehop.cost.account import wishes
-from onehop.formats.folder import CONFIG, GGUF, Described, describe, read_json
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
-RECIPE = "recipe.toml"
+RECIPE, CONFIG, GGUF = "recipe.toml", "config.json", ".gguf"
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,9 @@ def source(model: str, keys: Sequence[str] = (), *, parts: Sequence[str | Path] 
     if path.suffix == ".json" and path.is_file():
         return _json(path, keys, parts)
     if path.is_dir() or path.suffix == GGUF:
-        return _described(describe(_one_file(path), parts=parts), keys, str(path))
+        return _described(_one_file(path), keys, str(path), parts)
     if own is not None:
-        return _described(describe(own, parts=parts), keys, model)
+        return _described(own, keys, model, parts)
     if HUB_NAME.fullmatch(model):
         return _hub(model, keys)
     known = {*presets, *shipped_names("runs"), *shipped_names("models")}
@@ -105,6 +104,8 @@ def _vocabulary(recipe: Recipe) -> tuple[int, str]:
         return data.vocab_size, "data.vocab_size, which a trained bpe may fall short of"
     file = Path(data.tokenizer)
     if file.is_file():
+        from onehop.formats.folder import read_json
+
         found = read_json(file)
         model = found.get("model", {})
         added = [row.get("id", -1) for row in found.get("added_tokens", [])]
@@ -118,6 +119,7 @@ def _vocabulary(recipe: Recipe) -> tuple[int, str]:
 def _json(file: Path, keys: Sequence[str], parts: Sequence[str | Path]) -> Source:
     """A config.json of Hugging Face or of onehop, under any name; or a recipe."""
     from onehop.formats.family import read_config
+    from onehop.formats.folder import read_json
 
     raw = read_json(file)
     if "model" in raw and "model_type" not in raw:
@@ -147,7 +149,11 @@ def _one_file(path: Path) -> Path:
     return files[0] if files else path
 
 
-def _described(found: Described, keys: Sequence[str], name: str) -> Source:
+def _described(place: Path, keys: Sequence[str], name: str, parts: Sequence[str | Path]) -> Source:
+    """A folder or a GGUF file, by its config or header."""
+    from onehop.formats.folder import describe
+
+    found = describe(place, parts=parts)
     table, asked = _keys(keys)
     config = _overridden(found.config, table)
     stored = None

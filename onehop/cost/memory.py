@@ -169,8 +169,9 @@ def _logits(config: ModelConfig, plan: TrainingPlan) -> float:
 
 
 def hidden_matrices(weights: Sequence[Weight]) -> list[Weight]:
-    """What Muon moves: matrices between hidden states (`training/optimizer.py`)."""
-    return [w for w in weights if w.layer is not None and len(w.shape) == 2 and min(w.shape) > 1]
+    """What Muon moves: matrices between hidden states, and stacks of them (`training/roles.py`)."""
+    matrices = [w for w in weights if w.layer is not None and w.rows != "none"]
+    return [w for w in matrices if len(w.shape) in (2, 3) and min(w.shape[-2:]) > 1]
 
 
 def _state(weights: Sequence[Weight], plan: TrainingPlan) -> float:
@@ -184,6 +185,6 @@ def _working(weights: Sequence[Weight], plan: TrainingPlan) -> float:
     """Bytes that the step itself takes: nothing for a fused AdamW; Muon orthogonalises one matrix after another."""
     if plan.optimizer != "muon":
         return 0.0
-    sizes = [(w.size, min(w.shape) ** 2) for w in hidden_matrices(weights)]
+    sizes = [(w.shape[-1] * w.shape[-2], min(w.shape[-2:]) ** 2) for w in hidden_matrices(weights)]
     # the update in float32; in 16 bits the matrix, its successor and two squares of its shorter side
     return max((WIDE * size + 2 * 2 * size + 2 * 2 * square for size, square in sizes), default=0.0)

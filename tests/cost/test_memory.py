@@ -67,6 +67,7 @@ TRAINED = {
     "a chunked loss": (small(vocab_size=4000), {"chunk": 32}),
     "a chunked loss in bfloat16": (small(vocab_size=4000), {"chunk": 32, "precision": "bfloat16"}),
     "muon, few tokens": (small(d_model=128), {"optimizer": "muon", "rows": 1, "length": 16}),
+    "muon, experts": (small(ffn=MOE), {"optimizer": "muon", "rows": 1, "length": 16}),
     "few ids": (small(vocab_size=32, n_layers=6), {}),
 }
 
