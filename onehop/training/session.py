@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from onehop.base.units import human_bytes, human_count, human_time
+from onehop.base.units import human_bytes, human_count, human_flops, human_time
 from onehop.config.origins import leaves
 from onehop.data.corpora import CORPORA, Corpus
 from onehop.data.mixture import Mixture
@@ -25,6 +25,7 @@ from onehop.training.picture import draw_look, look_from
 from onehop.training.report import Display, draw_losses, sparkline
 from onehop.training.samples import drop_samples, sample, write_sample
 from onehop.training.setup import memory
+from onehop.training.speed import Speed, measure_peak
 from onehop.training.step import StepResult
 from onehop.training.tracked import planned_line
 from onehop.training.trainer import Trainer
@@ -70,6 +71,7 @@ class Session:
         self.val_loss: float | None = None
         self.events: Events | None = None
         self.losses: deque[float] = deque(maxlen=RECENT)
+        self.speed = Speed(None, None)
         self._clock, self._targets, self._rate = time.perf_counter(), 0, 0.0
 
     def run(self) -> Run:
@@ -79,6 +81,7 @@ class Session:
         drop_samples(t.out / "samples.txt", after=t.progress.step)
         self.display.phase("training", total=self.cfg.steps, done=t.progress.step)
         with _until_asked_to_stop(self.display) as stop, t.writer, self._events():
+            self._measure()
             self._clock = time.perf_counter()
             for result in t.steps():
                 self._after_step(result)
@@ -92,6 +95,19 @@ class Session:
         self._conclude(understanding, stop.by is not None, seconds)
         self._write_page()
         return Run(t.out, t, t.progress.step, self.val_loss, self.best_possible, understanding, stop.by, seconds)
+
+    def _measure(self) -> None:
+        """What the machine can do, told in the run's provenance."""
+        t = self.trainer
+        peak = None
+        if self.cfg.measure_peak and t.progress.step < self.cfg.steps:
+            self.display.note("measuring the machine")
+            peak = measure_peak(t.device, t.precision)
+        if peak is not None:
+            t.report["peak"] = asdict(peak)
+            product = f"two matrices of {peak.width} x {peak.width} in {peak.dtype}"
+            self.display.say(f"peak: {human_flops(peak.flops_per_s)}/s, measured on {product}")
+        self.speed = Speed.of(t.recipe.model, context=t.context, peak=peak)
 
     def _after_step(self, result: StepResult) -> None:
         """Write down, evaluate and save, as far as it is time to."""
@@ -127,7 +143,8 @@ class Session:
         left = human_time(p.seconds / p.step * (cfg.steps - p.step))
         return (
             f"step {result.step} of {cfg.steps}  loss {result.loss:.3f} {sparkline(self.losses)}  "
-            f"{human_count(self._rate)} tokens/s  lr {result.lr:.2g}  {human_bytes(memory(self.trainer.device))}"
+            f"{human_count(self._rate)} tokens/s{self.speed.text(self._rate)}  lr {result.lr:.2g}  "
+            f"{human_bytes(memory(self.trainer.device))}"
             f"{'' if self.display.moving else f'  {left} left'}"  # a moving bar says so itself
         )
 
@@ -151,6 +168,8 @@ class Session:
         row |= {k: v if np.isfinite(v) else None for k, v in numbers.items()}
         row |= {} if result.router_entropy is None else {"router_entropy": result.router_entropy}
         more = t.alarms.more_columns(result.loads) if self.cfg.writes(result.step) else {}
+        mfu = self.speed.mfu(self._rate)
+        more |= {} if mfu is None else {"mfu": round(mfu, 4)}
         return row | {"tokens_per_s": round(self._rate, 1)} | more | t.alarms.columns
 
     def _introduce(self) -> None:
@@ -210,7 +229,9 @@ class Session:
                 look = look_from(t.model, t.tokenizer, questions[0].prompt, word="it") if kind == "it" else None
                 if look is not None:
                     draw_look(*look, t.out / "it.png", word="it")
-        numbers = {"val_loss": self.val_loss, "best_possible": self.best_possible}
+        numbers: dict[str, Any] = {"val_loss": self.val_loss, "best_possible": self.best_possible}
+        if (planned := self._planned()) is not None:
+            numbers |= {"speed": self.speed.numbers(t.progress.tokens / t.progress.seconds), "planned": planned}
         t.add_to_report(understanding={kind: u.accuracy for kind, u in found.items()}, **numbers)
         return found
 
@@ -243,7 +264,7 @@ class Session:
             f", {self.val_loss / self.best_possible - 1:.1%} above the best possible {self.best_possible:.3f}"
         )  # fmt: skip
         say(f"trained {t.progress.step} steps in {human_time(seconds)}: validation loss {self.val_loss:.3f}{over}")
-        if (planned := self._planned()) is not None:
+        if (planned := t.report.get("planned")) is not None:
             say(planned)
         for kind, u in understanding.items():
             say(f"held-out “{kind}” questions: {u.accuracy:.1%} right of {u.asked} (guessing: {u.chance:.0%})")

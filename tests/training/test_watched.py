@@ -33,7 +33,8 @@ def test_the_live_line_tells_loss_rate_memory_and_time_left(tmp_path, monkeypatc
     onehop.train(recipe(tmp_path), console=console)
     line = next(line for line in console.file.getvalue().splitlines() if line.startswith("step 4 of 6  loss"))
     assert re.fullmatch(
-        r"step 4 of 6  loss \d\.\d{3} [▁▂▃▄▅▆▇█]{4}  \S+ tokens/s  lr \S+  \S+ [MG]B  \S+ \S+ left", line
+        r"step 4 of 6  loss \d\.\d{3} [▁▂▃▄▅▆▇█]{4}  \S+ tokens/s  \S+ [kMG]FLOP/s  lr \S+  \S+ [MG]B  \S+ \S+ left",
+        line,
     )
 
 
