@@ -5,7 +5,7 @@ from torch import nn
 from onehop.config.recipe import Role
 from onehop.model.init import BIASES
 from onehop.parts.absolute import LearnedPositions
-from onehop.parts.norm import LayerNorm, RMSNorm
+from onehop.parts.norm import LayerNorm, NormOfHeads, RMSNorm
 
 
 def roles(model: nn.Module) -> dict[str, Role]:
@@ -17,7 +17,7 @@ def _role(model: nn.Module, name: str, parameter: nn.Parameter) -> Role:
     """embeddings: rows that are looked up; a tied head is one of them. matrices: stacks of experts too."""
     path, _, leaf = name.rpartition(".")
     owner = model.get_submodule(path)
-    if isinstance(owner, (RMSNorm, LayerNorm)):
+    if isinstance(owner, (RMSNorm, LayerNorm, NormOfHeads)):
         return "norms"
     if leaf in BIASES or parameter.dim() < 2 or ".schemes." in f".{name}":  # stacked biases are (E, F)
         return "biases"

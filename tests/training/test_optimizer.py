@@ -25,6 +25,9 @@ def with_gradients(model, seed=0):
 
 
 def test_roles_of_every_part():
+    heads = decoder(attention={"qk_norm": {"norm": {"kind": "layer", "bias": False}, "own_weights": True}})
+    found = roles(small_model(heads))
+    assert found["layers.0.attention.q_heads.norm.weight"] == "norms"  # (H, D), two dims
     found = roles(small_model(EXPERTS)) | roles(small_model(CONFIGS["t5"])) | roles(small_model(CONFIGS["learned"]))
     for name, role in {
         "embed.tokens.weight": "embeddings",
