@@ -102,6 +102,9 @@ class TrainConfig(Part):
         True, description="time large matrix products before the first step, to tell which share of them a run reaches"
     )
     tensorboard: bool = Field(False, description="write the numbers of metrics.jsonl as TensorBoard events too")
+    wandb: Literal["no", "offline", "online"] = Field(
+        "no", description="write them for Weights & Biases too; offline: into the run's folder, and nothing is sent"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":

@@ -54,7 +54,7 @@ class Facts:
 
 def look_at(recipe: Recipe, data: Path, *, timed: bool, notify: Callable[[str], None]) -> Facts:
     """Read the text, build the model, and see what they are; timed: take some steps to see how long they take."""
-    train = recipe.train.model_copy(update={"steps": PROBE, "tensorboard": False})
+    train = recipe.train.model_copy(update={"steps": PROBE, "tensorboard": False, "wandb": "no"})
     with tempfile.TemporaryDirectory(dir=data.parent, prefix=".look-") as folder:
         probe = recipe.model_copy(update={"out": f"{folder}/out", "train": train})
         trainer = Trainer(probe, data=data, notify=notify)

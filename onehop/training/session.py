@@ -4,7 +4,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -31,6 +31,7 @@ from onehop.training.tracked import planned_line
 from onehop.training.trainer import Trainer
 from onehop.training.unchanged import machine
 from onehop.training.understanding import Understanding, ask
+from onehop.training.wandb_log import Wandb
 
 QUESTIONS = 300  # asked of each kind: a share of 0.9 is then known to within 0.035 (two standard errors)
 RECENT = 12  # steps in the sparkline
@@ -69,7 +70,7 @@ class Session:
         self.corpus: Corpus | None = CORPORA.get(trainer.recipe.data.corpus) if trainer.recipe.data.corpus else None
         self.best_possible = best_possible(trainer, self.corpus)
         self.val_loss: float | None = None
-        self.events: Events | None = None
+        self.logs: list[Events | Wandb] = []
         self.losses: deque[float] = deque(maxlen=RECENT)
         self.speed = Speed(None, None)
         self._clock, self._targets, self._rate = time.perf_counter(), 0, 0.0
@@ -80,7 +81,7 @@ class Session:
         self._introduce()
         drop_samples(t.out / "samples.txt", after=t.progress.step)
         self.display.phase("training", total=self.cfg.steps, done=t.progress.step)
-        with _until_asked_to_stop(self.display) as stop, t.writer, self._events():
+        with _until_asked_to_stop(self.display) as stop, t.writer, self._other_logs():
             self._measure()
             self._clock = time.perf_counter()
             for result in t.steps():
@@ -125,8 +126,8 @@ class Session:
                 self.val_loss = row["val_loss"] = t.evaluate()
                 row |= {} if (averaged := t.evaluate_average()) is None else {"ema_val_loss": averaged}
             t.metrics.write(row)
-            if self.events is not None:
-                self.events.write(row, wall_time=time.time())
+            for log in self.logs:
+                log.write(row, wall_time=time.time())
             if evaluate:
                 self._show(result, row["val_loss"])
             self._clock, self._targets = time.perf_counter(), 0
@@ -149,16 +150,16 @@ class Session:
         )
 
     @contextmanager
-    def _events(self) -> Iterator[None]:
-        """Write TensorBoard's events too, if the recipe says so."""
-        if not self.cfg.tensorboard:
+    def _other_logs(self) -> Iterator[None]:
+        """Write for TensorBoard and Weights & Biases too, if the recipe says so."""
+        t, cfg = self.trainer, self.cfg
+        with ExitStack() as stack:
+            if cfg.tensorboard:
+                self.logs.append(stack.enter_context(closing(Events(t.out, step=t.progress.step))))
+            if cfg.wandb != "no":
+                wandb = Wandb(t.out, mode=cfg.wandb, step=t.progress.step, config=leaves(t.recipe))
+                self.logs.append(stack.enter_context(closing(wandb)))
             yield
-            return
-        self.events = Events(self.trainer.out, step=self.trainer.progress.step)
-        try:
-            yield
-        finally:
-            self.events.close()
 
     def _row(self, result: StepResult) -> dict[str, Any]:
         """A line of metrics.jsonl; what JSON has no number for becomes null."""

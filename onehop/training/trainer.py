@@ -32,7 +32,7 @@ from onehop.training.ema import FOLDER as EMA
 from onehop.training.ema import Average
 from onehop.training.evaluate import validation_loss
 from onehop.training.events import FOLDER as EVENTS
-from onehop.training.events import check_tensorboard
+from onehop.training.events import check_logs
 from onehop.training.optimizer import make_optimizer
 from onehop.training.randomness import Generators, has_own_parts
 from onehop.training.report import Metrics, keep_until
@@ -83,8 +83,7 @@ class Trainer:
                 "model.encoder: an encoder-decoder learns from pairs of source and target, and training reads plain "
                 "text so far. Leave model.encoder out."
             )
-        if recipe.train.tensorboard:
-            check_tensorboard()
+        check_logs(recipe.train)
         self.device = pick_device(recipe.train.device)
         self.precision = pick_precision(recipe.train.precision, self.device)
         with nothing_left(self.out):
