@@ -13,13 +13,15 @@ import torch
 
 from onehop.cli.main import main
 from onehop.config import read
+from onehop.config.named import presets
 from onehop.floors import FLOORS, TORCH_FREE
 from onehop.training import session
 from tests.training.small_runs import sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-TEXTS = ["README.md", "CONTRIBUTING.md", "docs/textbook.md", "docs/checkpoints.md", "docs/planner.md", "tests/SKIPS.md"]
+TEXTS = ["README.md", "CONTRIBUTING.md", "tests/SKIPS.md"]
+TEXTS += [f"docs/{name}.md" for name in ("textbook", "checkpoints", "tuning", "planner")]
 WRITTEN = ("out/", "my", "path.py", "org/")  # what the reader's own commands write or read, and stand-ins for any name
 COMMANDS = [line for line in README.splitlines() if line.startswith("onehop ")]
 SHORT = [
@@ -66,6 +68,16 @@ def test_every_file_that_a_text_names_exists(text):
 def inside(name):
     """Whether a name is that of a file in the package, as `config/read.py` is."""
     return (ROOT / "onehop" / name).exists()
+
+
+def test_the_recipes_of_the_text_on_tuning_are_recipes(tmp_path):
+    blocks = re.findall(r"^```toml\n(.*?)^```", (ROOT / "docs/tuning.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        (tmp_path / "recipe.toml").write_text(block)
+        loaded = read(tmp_path / "recipe.toml", model_of=lambda init: presets["tiny"])
+        assert loaded.recipe.model == presets["tiny"]
+        assert loaded.origins["model.d_model"] == "tune.init MODEL"
 
 
 def test_a_name_of_no_file_is_seen():

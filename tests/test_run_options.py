@@ -9,6 +9,8 @@ import torch
 import onehop
 from onehop.base.errors import OnehopError
 from onehop.config import DataConfig, Recipe, TrainConfig
+from onehop.config.task import TASKS
+from onehop.config.tune import LoRAConfig, TuneConfig
 from onehop.model import recompute
 from onehop.model.transformer import Transformer
 from onehop.training import loss, session
@@ -220,7 +222,17 @@ def test_every_field_of_a_run_is_turned_by_a_test_here():
     assert all(f"def {test}(" in tests for test in ELSEWHERE.values())
     assert TRAIN.keys() | TOGETHER.keys() | ELSEWHERE.keys() == TrainConfig.model_fields.keys()
     assert DATA.keys() | {"corpus", "text_field", "mixture", "stream"} == DataConfig.model_fields.keys()
-    assert Recipe.model_fields.keys() == {"out", "about", "model", "data", "train"}
+    assert Recipe.model_fields.keys() == {"out", "about", "model", "data", "task", "tune", "train"}
+    # tasks, and what a run goes on from: tests/training/test_tasks.py and test_tune.py
+    assert {kind: set(TASKS.get(kind).model_fields) - {"kind"} for kind in TASKS} == {
+        "next": set(),
+        "chat": {"template"},
+        "pairs": {"source", "target"},
+        "spans": {"rate", "mean_span"},
+        "masked": {"rate", "as_mask", "as_random"},
+    }
+    assert TuneConfig.model_fields.keys() == {"init", "freeze", "lora"}
+    assert LoRAConfig.model_fields.keys() == {"rank", "alpha", "targets"}
 
 
 @pytest.mark.parametrize(

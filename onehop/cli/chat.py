@@ -30,6 +30,7 @@ def chat(
     device: o.Device = "cpu",
     kernel: o.KernelName = "auto",
     parts: o.Parts = None,
+    adapter: o.Adapter = None,
     verbose: o.Verbose = False,
     json: Json = False,
 ) -> int:
@@ -38,7 +39,10 @@ def chat(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, stop=stop, seed=seed,
     )  # fmt: skip
-    lm = load(place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], report=beside(json))
+    lm = load(
+        place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], adapter=adapter,
+        report=beside(json),
+    )  # fmt: skip
     said: list[dict[str, Any]] = [{"role": "system", "content": system}] if system is not None else []
     lm.encode_chat([*said, {"role": "user", "content": ""}])  # refuses at once where there is no template
     if verbose:

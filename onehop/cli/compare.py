@@ -10,6 +10,7 @@ import typer
 from onehop.base.errors import ConfigError
 from onehop.base.shipped import shipped_names
 from onehop.cli.common import machines, people, repeat_on_a_gpu, table
+from onehop.config.read import ModelOf
 from onehop.config.sweep import Entry, from_files, from_sweep
 
 Sweep = Annotated[
@@ -64,20 +65,20 @@ class Asking:
         names = [Path(name).stem for name in self.recipes]
         return Path(self.out or f"out/{'-vs-'.join(names)}{'-sweep' if self.sweeps else ''}")
 
-    def entries(self) -> list[Entry]:
+    def entries(self, model_of: ModelOf) -> list[Entry]:
         """The recipes, resolved."""
         if self.sweeps:
-            return from_sweep(self.recipes[0], self.sweeps, self.keys)
-        return from_files(self.recipes, self.keys)
+            return from_sweep(self.recipes[0], self.sweeps, self.keys, model_of=model_of)
+        return from_files(self.recipes, self.keys, model_of=model_of)
 
 
 def _is_recipe(word: str) -> bool:
     return "=" not in word and (word.endswith(FILES) or word in shipped_names("runs"))
 
 
-def run_comparison(asking: Asking, *, resume: bool, json: bool) -> int:
+def run_comparison(asking: Asking, *, resume: bool, json: bool, model_of: ModelOf) -> int:
     """Train all, and tell how they differ -> the exit code, as that of a single run."""
-    entries = asking.entries()
+    entries = asking.entries(model_of)
     from onehop.training.compare import compare  # torch loads only when there is something to train
     from onehop.training.compare_table import COLUMNS
 

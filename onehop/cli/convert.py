@@ -31,12 +31,13 @@ def convert(
     extend_context: Context = None,
     rope: RopeKind = None,
     parts: o.Parts = None,
+    adapter: o.Adapter = None,
     json: Json = False,
 ) -> int:
     """Write a model in another layout: Hugging Face's, onehop's own or GGUF; and tell what became of every tensor."""
     done = run(
         place_of(source), target, format=format, dtype=dtype, kv_heads=kv_heads, context=extend_context, rope=rope,
-        parts=parts or [],
+        parts=parts or [], adapter=adapter,
     )  # fmt: skip
     if json:
         machines(_machine(done))

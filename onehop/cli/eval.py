@@ -35,6 +35,7 @@ def evaluate(
     device: o.Device = "cpu",
     kernel: o.KernelName = "auto",
     parts: o.Parts = None,
+    adapter: o.Adapter = None,
     json: Json = False,
 ) -> int:
     """Loss (nats per token), perplexity and bits per byte on text; or lm-eval's tasks."""
@@ -44,7 +45,7 @@ def evaluate(
     reads = {"documents": documents, "seed": seed, "stride": stride}
     reads |= {"by_document": by_document or None, "by_position": by_position or None}
     t.refuse(reads if tasks is not None else asks, for_tasks=tasks is None)
-    how: dict[str, Any] = {"dtype": dtype, "device": device, "kernel": kernel, "parts": parts or []}
+    how: dict[str, Any] = {"dtype": dtype, "device": device, "kernel": kernel, "parts": parts or [], "adapter": adapter}
     if tasks is not None:
         t.tell_tasks(load(place_of(model), report=beside(json), **how), tasks, json=json, **asks)
         return 0

@@ -37,6 +37,7 @@ def generate(
     device: o.Device = "cpu",
     kernel: o.KernelName = "auto",
     parts: o.Parts = None,
+    adapter: o.Adapter = None,
     verbose: o.Verbose = False,
     json: Json = False,
 ) -> int:
@@ -47,7 +48,10 @@ def generate(
         repetition_penalty=repetition_penalty, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
         stop=stop, seed=seed, ignore_eos=ignore_eos, logprobs=alternatives,
     )  # fmt: skip
-    lm = load(place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], report=beside(json))
+    lm = load(
+        place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], adapter=adapter,
+        report=beside(json),
+    )  # fmt: skip
     if verbose:
         show_settings(lm, options)
     _answer(lm, texts, options, json=json)
@@ -64,7 +68,7 @@ def _answer(lm: LanguageModel, texts: list[str], options: dict[str, Any], *, jso
         machines([_machine(text, done) for text, done in zip(texts, answers, strict=True)])
         return
     for text, done in zip(texts, answers, strict=True):
-        typer.echo(f"{text}{done.text}\n")
+        typer.echo(f"{_begun(lm, text)}{done.text}\n")
         _show_alternatives(lm, done)
         _note_seed(done.seed)
 
@@ -91,13 +95,18 @@ def _stream(lm: LanguageModel, text: str, options: dict[str, Any]) -> None:
     """Print the prompt and the answer as it comes; a drawn seed goes to standard error, where it spoils no pipe."""
     (request,) = lm.requests([text], **options)
     pieces = lm.stream(text, **{**options, "seed": request.seed})
-    typer.echo(text, nl=False)
+    typer.echo(_begun(lm, text), nl=False)
     for piece in pieces:
         typer.echo(piece.text, nl=False)
         sys.stdout.flush()
     typer.echo()
     if "seed" not in options:
         _note_seed(request.seed)
+
+
+def _begun(lm: LanguageModel, text: str) -> str:
+    """What stands before an answer: the text that it goes on from, or the source that it answers."""
+    return text if lm.config.encoder is None else f"{text} → "
 
 
 def _note_seed(seed: int | None) -> None:

@@ -16,6 +16,7 @@ DType = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or f
 Device = Annotated[str, typer.Option(help="cpu, cuda or mps")]
 KernelName = Annotated[str, typer.Option(help="attention kernel: auto, plain, tiled or fused")]
 Parts = Annotated[list[Path] | None, typer.Option(help="a file with parts of your own that the model was made with")]
+Adapter = Annotated[Path | None, typer.Option(help="a folder with a low-rank adapter (PEFT's format), to be added")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="show each setting and where it comes from")]
 
 MaxNewTokens = Annotated[int | None, typer.Option(help="longest answer in tokens")]

@@ -86,15 +86,25 @@ def _overridden(config: ModelConfig, table: dict[str, Any]) -> ModelConfig:
 
 
 def _recipe(model: str, keys: Sequence[str]) -> Source:
-    recipe = read(model, keys).recipe
-    notes = []
+    recipe = read(model, keys, model_of=lambda init: source(init).config).recipe
+    notes = _of_tuning(recipe)
     config = recipe.model
     if config.vocab_size is None:
         size, why = _vocabulary(recipe)
         config = config.with_vocab(size)
         notes.append(f"vocab_size={size}: {why}")
-    trained = wishes(recipe.train, recipe.train.context or recipe.model.max_len, packed=True)
-    return Source(config, model, "recipe", trained, notes=tuple(notes))
+    return Source(config, model, "recipe", _trained(recipe), notes=tuple(notes))
+
+
+def _trained(recipe: Recipe) -> dict[str, Any]:
+    """How a recipe trains; rows of pairs hold one each."""
+    return wishes(recipe.train, recipe.train.context or recipe.model.max_len, packed=not recipe.task.encoder)
+
+
+def _of_tuning(recipe: Recipe) -> list[str]:
+    """What of a recipe the plan does not follow."""
+    asked = "tune.lora" if recipe.tune.lora is not None else "tune.freeze" if recipe.tune.freeze else None
+    return [] if asked is None else [f"{asked} is left out: training is planned as if every weight learned"]
 
 
 def _vocabulary(recipe: Recipe) -> tuple[int, str]:
@@ -160,14 +170,15 @@ def _described(place: Path, keys: Sequence[str], name: str, parts: Sequence[str 
     if found.header is not None and not table:
         stored = float(sum(place.nbytes for place in found.header.tensors.values()))
     trained: dict[str, Any] = {}
+    notes: list[str] = []
     recipe = found.folder / RECIPE
     if found.kind == "onehop" and recipe.is_file():
         try:
             run = read(recipe).recipe
-            trained = wishes(run.train, run.train.context or run.model.max_len, packed=True)
+            trained, notes = _trained(run), _of_tuning(run)
         except OnehopError:
             trained = {}  # a recipe of an older version says nothing about the model
-    return Source(config, name, found.kind, {**trained, **asked}, stored, _dtype(found.raw))
+    return Source(config, name, found.kind, {**trained, **asked}, stored, _dtype(found.raw), tuple(notes))
 
 
 def _hub(model: str, keys: Sequence[str]) -> Source:

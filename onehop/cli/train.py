@@ -10,7 +10,9 @@ from onehop.base.files import atomic_write
 from onehop.base.shipped import shipped, shipped_names
 from onehop.cli import compare as c
 from onehop.cli.common import Json, machines, new_app, people, repeat_on_a_gpu, table
+from onehop.config.model import ModelConfig
 from onehop.config.read import Loaded, read
+from onehop.config.recipe import Recipe
 
 app = new_app()
 
@@ -46,8 +48,8 @@ def train(
     asking = c.Asking.of([recipe, *(keys or [])], sweeps=sweep or [], seeds=seeds, equal=equal)
     if asking is not None:
         asking.refuse({"--fresh": fresh, "--explain": explain, "--allow-changes": allow_changes})
-        return c.run_comparison(asking, resume=resume, json=json)
-    loaded = read(recipe, keys or [])
+        return c.run_comparison(asking, resume=resume, json=json, model_of=_model_of)
+    loaded = read(recipe, keys or [], model_of=_model_of)
     if explain:
         return _explain(loaded, json)
     return _run(loaded, json, resume=resume, fresh=fresh, allow_changes=allow_changes)
@@ -64,7 +66,7 @@ def _run(loaded: Loaded, json: bool, **how: Any) -> int:
     if json:
         machines(_numbers(run))
     elif not run.interrupted:
-        _next(run.out, bool(run.understanding), console.print)
+        _next(run.out, run.trainer.recipe, [*run.understanding], console.print)
     return 0 if run.stopped_by is None else 128 + run.stopped_by
 
 
@@ -80,6 +82,12 @@ def _numbers(run: Any) -> dict[str, Any]:
         "interrupted": run.interrupted,
         "seconds": round(run.seconds, 1),
     }
+
+
+def _model_of(path: str) -> ModelConfig:
+    from onehop.weights.open import config_of  # torch loads only for a recipe that goes on from a model
+
+    return config_of(path)
 
 
 def _explain(loaded: Loaded, json: bool) -> int:
@@ -107,11 +115,16 @@ def _copy(recipe: str, target: Path, keys: list[str], *, json: bool) -> int:
     return 0
 
 
-def _next(out: Path, asked: bool, say: Any) -> None:
-    """Three commands that go on from here."""
-    look = ", it.png (where “it” looks)" if asked else ""
-    say(f"\nthe run is in {out}: report.html, loss.png, samples.txt, metrics.jsonl{look}")
+def _next(out: Path, recipe: Recipe, asked: list[str], say: Any) -> None:
+    """What a run left, and commands that go on from there."""
+    pictures = {"it": "it.png (where “it” looks)", "pairs": "dates_attention.png (where an answer looks)"}
+    more = "".join(f", {told}" for kind, told in pictures.items() if kind in asked)
+    say(f"\nthe run is in {out}: report.html, loss.png, samples.txt, metrics.jsonl{more}")
     say("next:")
-    say(f'  onehop generate {out} "Once upon a time"')
+    if recipe.task.kind == "chat":
+        say(f"  onehop chat {out}")
+    elif recipe.task.kind in ("next", "pairs"):
+        prompt = "the fifth of March nineteen ninety-nine" if "pairs" in asked else "Once upon a time"
+        say(f'  onehop generate {out} "{prompt}"')
     say(f"  onehop verify {out}")
     say("  onehop train quickstart data.files=FOLDER out=out/mine     (your own text)")

@@ -13,7 +13,7 @@ from onehop.config.part import Part, broken_rule, parse_all
 class TextConfig(Part):
     """Where documents come from."""
 
-    corpus: str | None = Field(None, description="a built-in corpus: fables or python-stdlib")
+    corpus: str | None = Field(None, description="a built-in corpus: fables, python-stdlib or dates")
     files: Names = Field(
         (),
         description="files, folders or globs: plain text, .jsonl, both also as .gz or .zst, .parquet, folders that "

@@ -20,6 +20,8 @@ PATHS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("data", "mixture", NAME, "files"): (),
     ("data", "tokenizer"): ("bpe", "characters"),
     ("model", "parts"): (),
+    ("task", "template"): (),
+    ("tune", "init"): (),
 }
 
 

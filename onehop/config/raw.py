@@ -9,6 +9,7 @@ from onehop.config.ffn import FFNS
 from onehop.config.norm import NORMS
 from onehop.config.part import broken_rule
 from onehop.config.position import POSITIONS, SCALINGS
+from onehop.config.task import TASKS
 
 Raw = dict[str, Any]
 
@@ -22,6 +23,7 @@ KINDS: dict[str, Choices[Any]] = {
     "position": POSITIONS,
     "scaling": SCALINGS,
     "score": SCORES,
+    "task": TASKS,
 }
 # Fields of a block that may be given once for all blocks of a stack.
 COMMON = ("attention", "cross", "ffn", "norm", "norm_in", "norm_out", "parallel", "residual_scale")

@@ -1,6 +1,6 @@
 """A recipe from its layers: preset < base < file < overrides; and a model's config from a saved table."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,10 @@ from onehop.config.own import load_own
 from onehop.config.raw import Raw, block_names, merge, merge_stacks, names_in
 from onehop.config.recipe import Recipe
 from onehop.config.refusal import UnknownKind
+from onehop.config.tune import contradictions
+from onehop.config.write import to_dict
+
+ModelOf = Callable[[str], ModelConfig]  # the architecture of a model that a recipe goes on from
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,19 @@ class Loaded:
         return [(key, value, self.origins[key]) for key, value in leaves(self.recipe).items()]
 
 
-def read(source: str | Path, overrides: Overrides = (), *, root: str | Path | None = None) -> Loaded:
+def read(
+    source: str | Path,
+    overrides: Overrides = (),
+    *,
+    root: str | Path | None = None,
+    model_of: ModelOf | None = None,
+) -> Loaded:
     """The recipe in the file `source` (.toml or .json), or the shipped one of that name, under `overrides`.
 
     `overrides` are words as on the command line ('train.steps=100') or a dict {'train.steps': 100}. Paths in overrides
     start from `root` (left out: the current directory); paths in a file from its folder, or from `root` where the
-    folder has no such thing. Files in `model.parts` are run before anything is checked. Raises ConfigError.
+    folder has no such thing. Files in `model.parts` are run before anything is checked. `model_of` opens what
+    `tune.init` names, whose architecture is the recipe's then. Raises ConfigError.
     """
     layers = file_layers(source, root)
     if "base" in (words := as_layer(overrides)):
@@ -45,14 +56,18 @@ def read(source: str | Path, overrides: Overrides = (), *, root: str | Path | No
     for part in _parts([*layers, asked]):
         load_own(part)
     try:
-        return _resolve(_with_preset([*layers, asked]))
+        return _resolve(_with_preset([*layers, asked]), model_of)
     except PydanticCustomError as error:  # a rule that was broken before the whole could be checked
         raise ConfigError(str(error)) from None
 
 
-def _resolve(layers: list[Layer]) -> Loaded:
+def _resolve(layers: list[Layer], model_of: ModelOf | None) -> Loaded:
     """Layers, lowest first and the overrides last, as one checked recipe."""
     _check_blocks(layers[:-1], layers[-1])
+    init = next((found for layer in reversed(layers) if (found := _table(layer.table, "tune").get("init"))), None)
+    begun = model_of(init) if isinstance(init, str) and init != "none" and model_of is not None else None
+    if begun is not None:
+        layers = [Layer({"model": to_dict(begun)}, f"tune.init {init}"), *layers]
     origins = Origins()
     raw: Raw = {}
     done: list[Raw] = []
@@ -61,6 +76,8 @@ def _resolve(layers: list[Layer]) -> Loaded:
         raw = _merged(done)
         origins.add(layer.table, layer.origin, raw)
     recipe = Recipe.model_validate(raw)
+    for text in contradictions(recipe.model, begun, str(init)) if begun is not None else ():
+        raise ConfigError(text)
     return Loaded(recipe, origins.of(recipe))
 
 

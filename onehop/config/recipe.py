@@ -7,9 +7,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from onehop.config.data import DataConfig
 from onehop.config.effect import Listens, without_effect
-from onehop.config.model import BlockConfig, ModelConfig
+from onehop.config.model import ModelConfig
 from onehop.config.part import Part, as_tuple, broken_rule
-from onehop.config.rules import each_block
+from onehop.config.task import NextConfig, Task, misfits
+from onehop.config.tune import TuneConfig
 
 Kernel = Literal["auto", "plain", "tiled", "fused"]
 Role = Literal["matrices", "embeddings", "head", "norms", "biases"]
@@ -69,7 +70,9 @@ class TrainConfig(Part):
     loss_chunk: int | None = Field(
         None, ge=1, description="tokens whose logits are held at once in the loss; none: those of all"
     )
-    compile: Literal["auto", "yes", "no"] = Field("auto", description="torch.compile for each block; auto: on a GPU")
+    compile: Literal["auto", "yes", "no"] = Field(
+        "auto", description="torch.compile for the loss of a batch; auto: on a GPU, for batches of one shape"
+    )
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; none: not clipped")
     seed: int = Field(0, ge=0, lt=2**63, description="of the weights, the order of the rows and dropout")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where to train")
@@ -159,6 +162,8 @@ class Recipe(Part):
     about: str = Field("", description="what the recipe is for")
     model: ModelConfig
     data: DataConfig
+    task: Task = Field(default_factory=NextConfig, description="what is learned from the text")
+    tune: TuneConfig = Field(default_factory=TuneConfig, description="going on from a model that is trained already")
     train: TrainConfig
 
     @model_validator(mode="after")
@@ -176,15 +181,39 @@ class Recipe(Part):
             )
         if data.corpus is None and not data.files and not data.mixture:
             yield "data.files and data.corpus are left out: no text. Set data.files=FILE,… or data.corpus=fables."
-        yield from each_block(model, "model.", (_hides_the_next,))
-        latent = any(block.attention.kind == "latent" for block in model.layers())
-        if train.width_transfer is not None and (latent or model.embed.width is not None):
+        if self.tune.init is not None and data.tokenizer in ("bpe", "characters"):
+            for key in ("tokenizer", "vocab_size"):
+                if getattr(data, key) != DataConfig.model_fields[key].default:
+                    yield (
+                        f"data.{key}={getattr(data, key)} has no effect with tune.init={self.tune.init}, whose own "
+                        f"tokenizer is used. Leave data.{key} out."
+                    )
+        yield from misfits(self.task, model, data)
+        if self.task.both_ways and train.sample:
             yield (
-                f"train.width_transfer={train.width_transfer} counts on maps whose inputs all grow with model.d_model, "
+                f"train.sample={train.sample!r} has no effect with task={self.task.kind}: such a model goes on with no "
+                "text. Leave it out."
+            )
+        if self.task.encoder and train.compile == "yes":
+            yield (
+                f"train.compile=yes compiles for one shape of batches, and with task={self.task.kind} each is as "
+                "wide as its longest row. Leave it out."
+            )
+        if train.width_transfer is not None:
+            yield from self._misfits_of_width(train.width_transfer)
+
+    def _misfits_of_width(self, base: int) -> Iterator[str]:
+        """Where the rules of `train.width_transfer` do not hold."""
+        both = (self.model, self.model.encoder)
+        stacks = [stack for stack in both if stack is not None]
+        latent = any(block.attention.kind == "latent" for stack in stacks for block in stack.layers())
+        if latent or any(stack.embed.width is not None for stack in stacks):
+            yield (
+                f"train.width_transfer={base} counts on maps whose inputs all grow with model.d_model, "
                 f"and {'latent attention' if latent else 'model.embed.width'} has one that does not. Leave one out."
             )
-
-
-def _hides_the_next(block: BlockConfig, path: str) -> Iterator[str]:
-    if block.attention.sees == "all":
-        yield f"{path}attention.sees=all shows every token the next one, which training asks for. Use causal or prefix."
+        if self.tune.init is not None:
+            yield (
+                f"train.width_transfer={base} says how fresh weights start, and those of tune.init={self.tune.init} "
+                "are trained. Leave one out."
+            )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onehop.base.errors import ConfigError, OnehopError
-from onehop.config.read import read
+from onehop.config.read import ModelOf, read
 from onehop.config.recipe import Recipe
 
 REFUSED = {
@@ -25,17 +25,24 @@ class Entry:
     share: str = ""
 
 
-def from_files(sources: Sequence[str], overrides: Sequence[str] = ()) -> list[Entry]:
+def from_files(
+    sources: Sequence[str], overrides: Sequence[str] = (), *, model_of: ModelOf | None = None
+) -> list[Entry]:
     """One entry for each recipe, by the name of its file, all under the same overrides."""
     names: list[str] = []
     for source in sources:
         stem = Path(source).stem
         taken = sum(name == stem or name.startswith(f"{stem}~") for name in names)
         names.append(stem if not taken else f"{stem}~{taken + 1}")
-    return [Entry(name, read(source, overrides).recipe) for name, source in zip(names, sources, strict=True)]
+    return [
+        Entry(name, read(source, overrides, model_of=model_of).recipe)
+        for name, source in zip(names, sources, strict=True)
+    ]
 
 
-def from_sweep(source: str, sweeps: Sequence[str], overrides: Sequence[str] = ()) -> list[Entry]:
+def from_sweep(
+    source: str, sweeps: Sequence[str], overrides: Sequence[str] = (), *, model_of: ModelOf | None = None
+) -> list[Entry]:
     """One entry for each combination of values.
 
     'train.lr=1e-3,3e-3' varies one key; keys in one sweep, separated by spaces, vary together:
@@ -51,7 +58,7 @@ def from_sweep(source: str, sweeps: Sequence[str], overrides: Sequence[str] = ()
         words = [word for group in chosen for word in group]
         name = ",".join(words)
         try:
-            recipe = read(source, [*overrides, *words]).recipe
+            recipe = read(source, [*overrides, *words], model_of=model_of).recipe
         except OnehopError as error:
             raise ConfigError(f"--sweep {' '.join(words)}: {error}") from error
         share = next((word for word in words if word.startswith("train.steps=")), "")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from onehop.base.choices import Choices
-from onehop.data import fables, stdlib
+from onehop.data import dates, fables, stdlib
 
 
 class Documents(Protocol):
@@ -21,12 +21,19 @@ class Questions(Protocol):
     def __call__(self, seed: int, n: int, *, kind: str, held_out: bool = True) -> list[fables.Question]: ...
 
 
+class Pairs(Protocol):
+    """Sources and targets, in an order that `seed` decides; `held_out`: of the kind that no other ones are of."""
+
+    def __call__(self, seed: int, *, held_out: bool = False) -> Iterator[tuple[str, str]]: ...
+
+
 @dataclass(frozen=True)
 class Corpus:
     """A built-in source of documents, and what is known about it: exact entropy, log-probability, questions.
 
     `entropy` gives nats per document, its end included; `log_prob` nats of one document. An `endless` corpus has as
-    many documents as one asks for, so whoever stores it needs a limit (`data.n_documents`).
+    many documents as one asks for, so whoever stores it needs a limit (`data.n_documents`). One with `pairs` can be
+    learned as such (task=pairs); its documents are the pairs as lines of two columns.
     """
 
     name: str
@@ -36,6 +43,11 @@ class Corpus:
     entropy: Callable[[], float] | None = None
     log_prob: Callable[[str], float] | None = None
     questions: Questions | None = None
+    pairs: Pairs | None = None
+
+
+def _dates(seed: int, *, limit: int | None = None) -> Iterator[str]:
+    return itertools.islice((f"{source}\t{target}" for source, target in dates.pairs(seed)), limit)
 
 
 def _fables(seed: int, *, limit: int | None = None) -> Iterator[str]:
@@ -60,6 +72,13 @@ CORPORA = Choices(
                 "python-stdlib",
                 "the running Python's own standard library, one file a document, without its tests",
                 stdlib.documents,
+            ),
+            Corpus(
+                "dates",
+                "pairs (task=pairs): dates written out in many ways, as ISO dates, and the other way round",
+                _dates,
+                endless=True,
+                pairs=dates.pairs,
             ),
         )
     },

@@ -23,7 +23,8 @@ class Batch:
 
     tokens int64; targets int64: the next token of the same document, -100 where there is none; doc int32: number of the
     document in its row, -1 on padding; at int64: position in the document's piece, -1 on padding. packed: some row
-    holds more than one document; padded: some position holds none.
+    holds more than one document; padded: some position holds none. For encoder-decoders: source (B, S) int64, and its
+    positions source_at, -1 on padding (None: nothing is padded); tokens are what the decoder reads then.
     """
 
     tokens: Tensor
@@ -33,12 +34,16 @@ class Batch:
     n_targets: int
     packed: bool
     padded: bool
+    source: Tensor | None = None
+    source_at: Tensor | None = None
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on `device`; to a GPU the copy overlaps with what follows."""
         moved = {}
-        for name in ("tokens", "targets", "doc", "at"):
+        for name in ("tokens", "targets", "doc", "at", "source", "source_at"):
             tensor = getattr(self, name)
+            if tensor is None:
+                continue
             if torch.device(device).type == "cuda":
                 tensor = tensor.pin_memory()
             moved[name] = tensor.to(device, non_blocking=True)

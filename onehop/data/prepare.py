@@ -58,7 +58,7 @@ def prepare(
     mixture: Sequence[MixtureSource] = (),
     deduplicate: bool = False,
     stream: bool = False,
-    tokenizer: str | Path = "bpe",
+    tokenizer: str | Path | Tokenizer = "bpe",
     vocab_size: int = 1024,
     validation: float = 0.05,
     seed: int = 0,
@@ -70,7 +70,7 @@ def prepare(
     text: `files`, `corpus` and what else `sources.open_source` takes, unless there is a `mixture`. deduplicate: see
     `sources.without_duplicates`. stream: only the validation side is encoded, from the beginning of the text; the rest
     is read while training. tokenizer: "bpe" (`vocab_size` tokens, trained on the training side, at most 20 kB of it
-    for each token), "characters" (of the whole text), or the path of a tokenizer. The shards have a name made from the
+    for each token), "characters" (of the whole text), or a tokenizer or its path. The shards have a name made from the
     contents of the text, the tokenizer and the split: where a run with the same three left them, they are used as they
     are; damaged ones are refused. Nothing half-written stays.
     """
@@ -192,7 +192,9 @@ def _describe(named: Sequence[_Named]) -> str:
     return "; ".join(f"{part.name}: {part.source.description}".removeprefix(": ") for part in named)
 
 
-def _load(path: str | Path) -> Tokenizer:
+def _load(path: str | Path | Tokenizer) -> Tokenizer:
+    if isinstance(path, Tokenizer):
+        return path
     if not Path(path).exists():
         raise TextError(
             f"data.tokenizer={path} is neither {' nor '.join(TRAINED)}, and no such file exists. Give the path of a "

@@ -50,12 +50,13 @@ def convert(
     context: int | None = None,
     rope: str | None = None,
     parts: Iterable[str | Path] = (),
+    adapter: str | Path | None = None,
 ) -> Converted:
     """Read a model and write it in another layout, whole or not at all.
 
     format None: gguf for a target that ends in .gguf, else hf where that layout can hold the model, else onehop. dtype
-    None: the source's own. kv_heads: average key and value heads. context: stretch rotary positions, as `rope` says
-    (None: yarn).
+    None: the source's own. adapter: a folder with one, to be added. kv_heads: average key and value heads. context:
+    stretch rotary positions, as `rope` says (None: yarn).
     """
     if rope is not None and context is None:
         raise ConfigError(f"rope={rope} stretches nothing without a context: give extend-context, or leave rope out.")
@@ -64,7 +65,7 @@ def convert(
     quantised = dtype is not None and dtype == "q8_0"
     if quantised and (format or GGUF) != "gguf" and target.suffix != GGUF:
         raise ConfigError("dtype=q8_0 exists in GGUF files only. Name a target that ends in .gguf.")
-    lm = load(place, dtype=None if quantised else dtype, parts=parts, report=lambda line: None)  # nothing is generated
+    lm = load(place, dtype=None if quantised else dtype, parts=parts, adapter=adapter, report=_silent)
     before = _made_of(describe(place, parts=parts), lm.model)
     notes = _reshape(lm, kv_heads=kv_heads, context=context, rope=rope or "yarn")
     if lm.tokenizer is not None and lm.tokenizer.settings.doubt is not None:
@@ -77,6 +78,10 @@ def convert(
     own = str(lm.model.embed.tokens.weight.dtype).removeprefix("torch.")
     moved = _report(before, _claims(lm.model, family), pooled=kv_heads is not None)
     return Converted(target, chosen, dtype or own, moved, notes)
+
+
+def _silent(line: str) -> None:
+    """Nothing is generated here, so there is nothing to warn of."""
 
 
 def _reshape(lm: LanguageModel, *, kv_heads: int | None, context: int | None, rope: str) -> list[str]:

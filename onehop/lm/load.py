@@ -6,14 +6,13 @@ from pathlib import Path
 
 import torch
 
-from onehop.formats.folder import CONFIG, read_json
 from onehop.lm.asked import notice
 from onehop.lm.language_model import LanguageModel
+from onehop.parts.lora import merge
 from onehop.text.tokenizer import Tokenizer
+from onehop.weights.adapter import read_adapter
 from onehop.weights.memory import Report
-from onehop.weights.open import Opened, open_model
-
-START = "decoder_start_token_id"
+from onehop.weights.open import open_model
 
 
 def load(
@@ -23,6 +22,7 @@ def load(
     device: torch.device | str = "cpu",
     kernel: str = "auto",
     parts: Iterable[str | Path] = (),
+    adapter: str | Path | None = None,
     prepare: bool | None = None,
     report: Report | None = None,
 ) -> LanguageModel:
@@ -30,22 +30,22 @@ def load(
 
     From a onehop folder, a Hugging Face folder, a GGUF file, a shipped model or a hub name. dtype None: the
     checkpoint's own (float32 where a GGUF file is quantised). kernel: how attention is computed (auto, plain, tiled or
-    fused). parts: files with your own parts. prepare: keep a second copy of the weights in the layout that this CPU
-    multiplies fastest (None: if it takes no more than a quarter of the machine's memory). report: is told, before
-    loading, in one line, the size of the files, of the loaded model and of the free memory; what is larger than that is
-    refused; and behind it what the checkpoint's settings ask for and generation here does not do (without a report: a
-    warning).
+    fused). parts: files with your own parts. adapter: a folder of PEFT's format, to be added to the weights. prepare:
+    keep a second copy of the weights in the layout that this CPU multiplies fastest (None: if it takes no more than a
+    quarter of the machine's memory). report: is told, before loading, in one line, the size of the files, of the loaded
+    model and of the free memory; what is larger than that is refused; and behind it what the checkpoint's settings ask
+    for and generation here does not do (without a report: a warning).
     """
     parts = tuple(parts)
     opened = open_model(path, dtype=dtype, device=device, parts=parts, report=report)
-    found = opened.tokenizer
-    tokenizer = Tokenizer.load(found) if isinstance(found, Path) else found
-    named = frozenset() if tokenizer is None else tokenizer.eos_ids
-    lm = LanguageModel(
+    if adapter is not None:
+        merge(opened.model, read_adapter(opened.model, adapter, family=opened.family))
+    tokenizer = Tokenizer.load(opened.tokenizer) if isinstance(opened.tokenizer, Path) else opened.tokenizer
+    found = LanguageModel(
         opened.model,
         tokenizer,
-        eos_ids=named | frozenset(opened.eos_ids),
-        start_id=_start(opened) if opened.config.encoder is not None else None,
+        eos_ids=frozenset(opened.eos_ids).union(() if tokenizer is None else tokenizer.eos_ids),
+        start_id=opened.start_id,
         generation_config=opened.generation,
         provenance=opened.provenance,
         folder=None if opened.kind == "gguf" else opened.folder,
@@ -54,20 +54,14 @@ def load(
         kernel=kernel,
         prepare=prepare,
     )
-    _tell(lm, report)
-    return lm
+    return _told(found, report)
 
 
-def _tell(lm: LanguageModel, report: Report | None) -> None:
+def _told(lm: LanguageModel, report: Report | None) -> LanguageModel:
     """Say what the checkpoint asks for and does not get."""
     line = notice(lm.not_done)
     if line is not None and report is None:
         warnings.warn(line, stacklevel=3)
     elif line is not None and report is not None:
         report(f"note: {line}")
-
-
-def _start(opened: Opened) -> int | None:
-    """The token that an encoder-decoder's answers begin with."""
-    files = (opened.generation, read_json(opened.folder / CONFIG))
-    return next((file[START] for file in files if isinstance(file.get(START), int)), None)
+    return lm

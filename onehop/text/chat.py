@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 
 _BREAK = "\ufdd2"  # a noncharacter (never in text that was exchanged) inside the control tokens that a message spells
-_RESERVED = re.compile(f"[{HIDE_OPEN}{HIDE_CLOSE}{_BREAK}]")
+OPENED, CLOSED = "\ufdd3", "\ufdd4"  # noncharacters around what the assistant says, where they are asked for
+_RESERVED = re.compile(f"[{HIDE_OPEN}{HIDE_CLOSE}{_BREAK}{OPENED}{CLOSED}]")
 
 
 def render(
@@ -27,9 +28,12 @@ def render(
     bos: str | None,
     eos: str | None,
     add_generation_prompt: bool = True,
+    marked: bool = False,
     **extra: Any,
 ) -> str:
     """The text of a conversation. `extra` is what the template may also read (`tools`, `enable_thinking`, …).
+
+    marked: with OPENED and CLOSED around what a {% generation %} holds.
 
     The template runs in jinja2's sandbox with what `transformers` gives it: trim_blocks, lstrip_blocks, loop controls,
     `raise_exception`, `strftime_now`, and a `tojson` that does not escape HTML. Refuses a missing template, one that is
@@ -43,7 +47,7 @@ def render(
             "Use `onehop generate` to continue a text instead."
         )
     try:
-        return _compile(template).render(
+        return _compile(template, marked).render(
             messages=list(messages),
             **({"tools": None, "documents": None} | extra),
             bos_token=bos or "",
@@ -65,23 +69,48 @@ def encode_chat(
     another. Control tokens are the tokenizer's special ones and, in what is not the assistant's, every added token that
     the template itself spells.
     """
-    template = tokenizer.chat_template
-    added = tokenizer.backend.get_added_tokens_decoder().values()
-    special = {token.content for token in added if token.special}
-    written = special | {token.content for token in added if token.content in (template or "")}
-    broken = [_break(message, special if message.get("role") == "assistant" else written) for message in messages]
-    text = render(
-        template,
-        broken,
-        bos=tokenizer.settings.bos,
-        eos=tokenizer.settings.eos,
-        add_generation_prompt=add_generation_prompt,
-        **{name: _break(value, written) for name, value in extra.items()},
-    )
-    if _BREAK not in text:
-        return tokenizer.encode(text, bos=False, special=True)
-    hidden = _pattern(written).sub(rf"{HIDE_OPEN}\g<0>{HIDE_CLOSE}", text)  # those that are whole are the template's
-    return tokenizer.encode_hidden(hidden.replace(_BREAK, ""), control=written)
+    return Renderer(tokenizer, **extra).ids(messages, add_generation_prompt=add_generation_prompt)
+
+
+class Renderer:
+    """A tokenizer's chat template at work; `extra` is what it may also read."""
+
+    def __init__(self, tokenizer: Tokenizer, **extra: Any):
+        self.tokenizer, self.template = tokenizer, tokenizer.chat_template
+        added = tokenizer.backend.get_added_tokens_decoder().values()
+        self.special = {token.content for token in added if token.special}
+        self.written = self.special | {token.content for token in added if token.content in (self.template or "")}
+        self.extra = {name: _break(value, self.written) for name, value in extra.items()}
+
+    def ids(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
+        """The token ids of a conversation."""
+        return self.encode(self.text(messages, add_generation_prompt=add_generation_prompt))
+
+    def text(self, messages: Sequence[Message], *, add_generation_prompt: bool, marked: bool = False) -> str:
+        """A conversation's text, for `encode`: a control token that a message spells has a break inside.
+
+        marked: with OPENED and CLOSED around what the template says is the assistant's ({% generation %}).
+        """
+        broken = [
+            _break(message, self.special if message.get("role") == "assistant" else self.written)
+            for message in messages
+        ]
+        return render(
+            self.template,
+            broken,
+            bos=self.tokenizer.settings.bos,
+            eos=self.tokenizer.settings.eos,
+            add_generation_prompt=add_generation_prompt,
+            marked=marked,
+            **self.extra,
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of what `text` gave, or of its beginning."""
+        if _BREAK not in text:
+            return self.tokenizer.encode(text, bos=False, special=True)
+        hidden = _pattern(self.written).sub(rf"{HIDE_OPEN}\g<0>{HIDE_CLOSE}", text)  # the whole ones: the template's
+        return self.tokenizer.encode_hidden(hidden.replace(_BREAK, ""), control=self.written)
 
 
 def _break(value: Any, control: set[str]) -> Any:
@@ -108,8 +137,9 @@ def _pattern(control: set[str]) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=16)
-def _compile(template: str) -> "jinja2.Template":
+def _compile(template: str, marked: bool = False) -> "jinja2.Template":
     import jinja2
+    from jinja2 import nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -120,7 +150,9 @@ def _compile(template: str) -> "jinja2.Template":
 
         def parse(self, parser: Any) -> Any:
             next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            inside = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            mark = [nodes.Output([nodes.TemplateData(sign if marked else "")]) for sign in (OPENED, CLOSED)]
+            return [mark[0], *inside, mark[1]]
 
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)

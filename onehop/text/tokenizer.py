@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -104,6 +105,19 @@ class Tokenizer:
         """The checkpoint's template for conversations (the one called "default", where it has several)."""
         templates = self.settings.chat_templates
         return templates.get("default") or next(iter(templates.values()), None)
+
+    def with_chat_template(self, template: str) -> "Tokenizer":
+        """The same tokenizer with another template for conversations, which is saved with it."""
+        settings = replace(self.settings, chat_templates={"default": template})
+        return Tokenizer(self.backend, settings, source=self._source)
+
+    def with_special(self, names: Sequence[str]) -> "Tokenizer":
+        """The same tokenizer with more control tokens, whose ids follow the others; those it has stay as they are."""
+        from tokenizers import AddedToken
+
+        copy = type(self.backend).from_str(self.backend.to_str())
+        copy.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+        return Tokenizer(copy, self.settings, source=self._source)
 
     @cached_property
     def fingerprint(self) -> str:

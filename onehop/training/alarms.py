@@ -95,7 +95,7 @@ def gradient_norms(model: nn.Module) -> dict[str, float | None]:
     squares: dict[str, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            part = re.sub(r"((?:^|\.)layers\.\d+|^[^.]+)\..*", r"\1", name)
+            part = re.sub(r"^((?:.*?\.)?layers\.\d+|[^.]+)\..*", r"\1", name)
             squares.setdefault(part, []).append(parameter.grad.float().square().sum())
     norms = {part: math.sqrt(float(torch.stack(parts).sum())) for part, parts in squares.items()}
     return {part: float(f"{norm:.4g}") if math.isfinite(norm) else None for part, norm in norms.items()}
@@ -145,10 +145,12 @@ class Alarms:
 
 
 def note_skipped(file: Path, result: StepResult, batches: Sequence[Batch]) -> None:
-    """Add a line to skipped.jsonl: the numbers of a step that moved nothing, and its rows' token ids and targets."""
+    """Add a line to skipped.jsonl: a step's numbers, and its rows' token ids and targets (of pairs the sources too)."""
     if file.exists() and file.read_bytes().count(b"\n") >= MOST_KEPT:
         return
     row: dict[str, Any] = {"step": result.step, "loss": str(result.loss), "grad_norm": str(result.grad_norm)}
-    for name in ("tokens", "targets"):
-        row[name] = [ids for batch in batches for ids in getattr(batch, name).tolist()]
+    for name in ("source", "tokens", "targets"):
+        found = [tensor for batch in batches if (tensor := getattr(batch, name)) is not None]
+        if found:
+            row[name] = [ids for tensor in found for ids in tensor.tolist()]
     append(file, json.dumps(row) + "\n")

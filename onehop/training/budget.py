@@ -16,7 +16,9 @@ from onehop.config.recipe import Recipe, TrainConfig
 from onehop.config.sweep import Entry
 from onehop.cost.planned import Plan
 from onehop.data.mixture import Mixture
+from onehop.data.shards import Shards
 from onehop.training.schedule import parts_before
+from onehop.training.speed import counts
 from onehop.training.trainer import Trainer
 
 Equal = Literal["tokens", "flops", "time"]
@@ -45,7 +47,7 @@ class Facts:
     encoded: tuple[Any, ...]  # the same text by the same tokenizer
     rows: tuple[Any, ...]
     n_held: int
-    mixed: bool
+    whole: bool  # all of it can be evaluated
 
     def cost(self, equal: str) -> float | None:
         """Of a micro-batch, in the unit that is made equal."""
@@ -63,10 +65,11 @@ def look_at(recipe: Recipe, data: Path, *, timed: bool, notify: Callable[[str], 
 
 
 def _facts(t: Trainer, seconds: float | None) -> Facts:
-    held, train = t.data.validation, t.recipe.train
+    held, train, task = t.data.validation, t.recipe.train, t.recipe.task
     parts = held.parts if isinstance(held, Mixture) else (held,)
+    plain = [part for part in parts if isinstance(part, Shards)]  # some tasks keep examples instead
     n_rows, plan = train.micro_batch or train.batch_size, Plan(t.recipe.model)
-    known = not plan.flops(new=1).missing
+    known = counts(t.recipe) and not plan.flops(new=1).missing
     chosen = {k: v for k, v in leaves(t.recipe).items() if k.startswith("data.") and k not in ENCODING}
     return Facts(
         n_params=sum(p.numel() for p in t.model.parameters()),
@@ -74,11 +77,12 @@ def _facts(t: Trainer, seconds: float | None) -> Facts:
         flops=plan.train_flops_per_token(t.context) * t.context * n_rows if known else None,
         seconds=seconds,
         tokenizer=t.tokenizer.fingerprint,
-        text=(*((part.n_bytes, part.n_documents) for part in parts), repr(sorted(chosen.items()))),
-        encoded=tuple((zlib.crc32(part.tokens.data), zlib.crc32(part.starts.data)) for part in parts),
-        rows=(t.context, t.recipe.data.packing, train.eval_rows),
-        n_held=sum(part.n_tokens for part in parts),
-        mixed=isinstance(held, Mixture),
+        text=(*((part.n_bytes, part.n_documents) for part in plain), repr(sorted(chosen.items()))),
+        encoded=tuple((zlib.crc32(part.tokens.data), zlib.crc32(part.starts.data)) for part in plain)
+        or (t.data.identity,),
+        rows=(t.context, t.recipe.data.packing, train.eval_rows, repr(task)),
+        n_held=sum(part.n_tokens for part in plain),
+        whole=task.kind == "next" and len(parts) == len(plain) == 1,
     )
 
 
@@ -117,10 +121,10 @@ def evaluated(names: Sequence[str], facts: Sequence[Facts]) -> Evaluated:
                 "the same text, data.validation and data.seed."
             )
     whole = not one_tokenizer or any(f.rows != first.rows for f in facts)
-    if whole and first.mixed:
+    if whole and not first.whole:
         raise ConfigError(
-            "of a mixture, other rows are evaluated with another tokenizer, train.context, data.packing or "
-            "train.eval_rows, so the losses cannot be compared. Give all recipes the same."
+            "of a mixture, and of tasks other than next, other rows are evaluated with another task, tokenizer, "
+            "train.context, data.packing or train.eval_rows, so losses cannot be compared. Give all recipes the same."
         )
     return Evaluated("nats per token" if one_tokenizer else "bits per byte", whole)
 
@@ -132,7 +136,10 @@ def allotted(entries: Sequence[Entry], facts: Sequence[Facts], equal: str) -> li
     for entry, f in zip(entries, facts, strict=True):
         cost, train = f.cost(equal), entry.recipe.train
         if cost is None:
-            raise ConfigError(f"--equal {equal}: parts of the model of {entry.name} do not tell their FLOPs.")
+            raise ConfigError(
+                f"--equal {equal}: {entry.name} has no count of FLOPs, having parts of your own that tell none, "
+                "another task than next, or weights that do not learn. Use --equal tokens or time."
+            )
         budget = budgets.setdefault(entry.share, parts_before(train.steps, train) * cost)
         steps = steps_for(budget / cost, train)
         if budget and not steps:

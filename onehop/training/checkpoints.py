@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Any
 
@@ -85,9 +85,10 @@ class Checkpoints:
     def show(self, path: Path) -> None:
         """Let the run's folder hold this checkpoint's model: the same files, by links where the disk has them."""
         with disk_errors(self.out / path.name), new_files(self.out) as new:
-            for file in path.iterdir():
-                if file.name not in OWN:
-                    _link(file, new / file.name)
+            for name in _files(path):
+                if name not in OWN:
+                    (new / name).parent.mkdir(parents=True, exist_ok=True)
+                    _link(path / name, new / name)
 
     def set_aside(self, upto: Path) -> None:
         """Rename the (damaged) checkpoints that are newer than `upto`, and remove what killed saves left half-done."""
@@ -222,15 +223,20 @@ def _order(path: Path) -> tuple[int, int]:
     return int(found[1]), int(found[2] or 0)
 
 
+def _files(folder: Path) -> list[str]:
+    """Every file below a folder, by its path from there."""
+    return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+
+
 def _write_sums(folder: Path) -> None:
-    lines = [f"{_digest(file)}  {file.name}\n" for file in sorted(folder.iterdir())]
+    lines = [f"{_digest(folder / name)}  {name}\n" for name in _files(folder)]
     (folder / SUMS).write_text("".join(lines))
 
 
 def _read_sums(file: Path) -> Iterator[tuple[str, str]]:
     for line in file.read_text().splitlines():
         digest, name = line.split("  ")
-        if len(digest) != 64 or Path(name).name != name:
+        if len(digest) != 64 or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
             raise ValueError(f"{file.name} is no list of checksums")
         yield name, digest
 

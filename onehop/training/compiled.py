@@ -14,13 +14,14 @@ LossOf = Callable[..., Loss]
 Notify = Callable[[str], None]
 
 
-def pick_loss(cfg: TrainConfig, device: torch.device, *, note: Notify, say: Notify) -> LossOf:
+def pick_loss(cfg: TrainConfig, device: torch.device, *, one_shape: bool = True, note: Notify, say: Notify) -> LossOf:
     """`batch_loss`, compiled by `train.compile`: with auto on a GPU only, as on a CPU it wins a few hundredths.
 
+    one_shape: whether all batches have it; auto compiles for no others, as each shape would have a graph of its own.
     Where there is no compiler the reason is said once and nothing is compiled. `note` shows what is going on, `say`
     what stays.
     """
-    if cfg.compile == "no" or (cfg.compile == "auto" and device.type != "cuda"):
+    if cfg.compile == "no" or (cfg.compile == "auto" and not (device.type == "cuda" and one_shape)):
         return batch_loss
     why = no_compiler(device)
     if why is not None:

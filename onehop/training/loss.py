@@ -21,7 +21,7 @@ class Loss:
     surprise: Tensor
     z: Tensor | None
     router: Tensor | None
-    loads: tuple[Tensor | None, ...]  # (E,) tokens per expert, for each layer
+    loads: tuple[Tensor | None, ...]  # (E,) tokens per expert, for each layer, an encoder's last
     entropy: Tensor | None  # mean over tokens and layers of the entropy of the routers' scores, nats
 
 
@@ -39,24 +39,31 @@ def batch_loss(
     `chunk` and `z` as in `surprise`.
     """
     states = model.states(
-        batch.tokens, at=_places(model, batch), doc=batch.doc if batch.packed else None, drop=drop, kernel=kernel
+        batch.tokens if batch.source is None else batch.source,
+        target=None if batch.source is None else batch.tokens,
+        source_at=batch.source_at,
+        at=_places(model, batch),
+        doc=batch.doc if batch.packed else None,
+        drop=drop,
+        kernel=kernel,
     )
     found = surprise(model.head, states.hidden.flatten(0, 1), batch.targets.flatten(), chunk=chunk, z=z)
-    routed = [r for r in states.routing if r is not None]
+    routing = (*states.routing, *states.encoder_routing)
+    routed = [r for r in routing if r is not None]
     router = entropy = None
     for r in routed:
         term, spread = r.weighted_loss / len(routed), r.entropy.detach() / len(routed)
         router = term if router is None else router + term
         entropy = spread if entropy is None else entropy + spread
-    loads = tuple(None if r is None else r.load for r in states.routing)
+    loads = tuple(None if r is None else r.load for r in routing)
     return Loss(found.nats, found.z, router, loads, entropy)
 
 
 def _places(model: Transformer, batch: Batch) -> Tensor | None:
     """Positions (B, T), or None where each row is one text from its beginning: the plain causal triangle is quicker.
 
-    Padding then stands behind its text, where no token looks, and without targets: it matters only to what counts
-    tokens (experts, angles that depend on a text's length).
+    Padding then stands behind its text, where no token looks unless it reads both ways, and without targets: it matters
+    only to what counts tokens (experts, angles that depend on a text's length).
     """
-    counts = any(not isinstance(layer.ffn, (PlainFFN, GatedFFN)) for layer in model.layers)
+    counts = model.config.both_ways or any(not isinstance(layer.ffn, (PlainFFN, GatedFFN)) for layer in model.layers)
     return batch.at if batch.packed or (batch.padded and (counts or model.by_length)) else None

@@ -14,6 +14,7 @@ from onehop.training.report import Display
 from onehop.training.session import Run, Session
 from onehop.training.step import StepResult
 from onehop.training.trainer import Trainer
+from onehop.weights.open import config_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,4 +82,4 @@ def train(
 def _recipe(source: str | Path | Recipe, overrides: Overrides) -> Recipe:
     if isinstance(source, Recipe):
         return source
-    return read(source, overrides).recipe
+    return read(source, overrides, model_of=config_of).recipe

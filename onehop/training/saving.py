@@ -1,21 +1,37 @@
 """A run into a checkpoint and back."""
 
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from onehop.base.files import sync
+from onehop.parts.lora import adapters_of
 from onehop.training.checkpoints import TENSORS, read_about
 from onehop.training.ema import FOLDER as EMA
 from onehop.training.ema import PREFIX
-from onehop.training.state import Progress, moments_of, put_moments, put_weights, taken, weights_of
+from onehop.training.state import (
+    Progress,
+    beside_of,
+    moments_of,
+    put_beside,
+    put_moments,
+    put_weights,
+    taken,
+    weights_of,
+)
 from onehop.training.unchanged import check_same, record
+from onehop.weights.adapter import write_adapter
 from onehop.weights.native import write_native
 from onehop.weights.place import new_files
 from onehop.weights.safetensors_files import SINGLE, read_tensors
 
 if TYPE_CHECKING:
     from onehop.training.trainer import Trainer
+
+ADAPTER = "adapter"  # folder of a run's adapters, by PEFT's names
 
 
 def save(t: "Trainer", *, background: bool) -> None:
@@ -25,27 +41,60 @@ def save(t: "Trainer", *, background: bool) -> None:
     """
     t.writer.wait()  # at most one copy at a time
     weights = weights_of(t.model, copy=background)
-    tensors = moments_of(t.model, t.optimizer, copy=background)
+    tensors = moments_of(t.model, t.optimizer, copy=background) | beside_of(t.model, copy=background)
     tensors |= t.generators.tensors() if t.generators is not None else {}
     average = {} if t.average is None else {k: taken(v, background) for k, v in t.average.tensors().items()}
-    tensors |= average
-    about, told, p = _about(t), t.provenance(), t.progress
+    averaged = _averaged(t, weights, average)
+    about, p = _about(t), t.progress
+    write_plain, write_adapters = _plain_writer(t), _adapter_writer(t, copy=background)
 
     def write_model(folder: Path) -> None:
-        write_native(t.model, folder, tokenizer=t.tokenizer, provenance=told, tensors=weights)
+        write_plain(folder, weights)
+        write_adapters(folder)
 
     def write() -> None:
         if t.metrics.path.exists():
             sync(t.metrics.path)  # the disk has the lines up to this step before it has the step
-        t.checkpoints.write(p.step, write_model, tensors=tensors, about=about, best_step=p.best_step)
-        if average:
-            averaged = weights | {name.removeprefix(PREFIX): value for name, value in average.items()}
+        t.checkpoints.write(p.step, write_model, tensors=tensors | average, about=about, best_step=p.best_step)
+        if averaged:
             with new_files(t.out / EMA) as new:
-                write_native(t.model, new, tokenizer=t.tokenizer, provenance=told, tensors=averaged)
+                write_plain(new, averaged)
 
     t.writer.start(write)
     if not background:
         t.writer.wait()
+
+
+def _plain_writer(t: "Trainer") -> Callable[[Path, Mapping[str, Tensor]], None]:
+    """What writes tensors as the plain model of this moment, to which adapters have been added."""
+    options: dict[str, Any] = {"tokenizer": t.tokenizer, "provenance": t.provenance(), "generation": t.generation()}
+    return lambda folder, tensors: write_native(t.model, folder, tensors=tensors, **options)
+
+
+def _adapter_writer(t: "Trainer", *, copy: bool) -> Callable[[Path], None]:
+    """What writes the adapters of this moment, if there are any, into a folder of their own."""
+    found = {
+        name: replace(one, down=taken(one.down, copy), up=taken(one.up, copy))
+        for name, one in adapters_of(t.model).items()
+    }
+
+    def write(folder: Path) -> None:
+        if found:
+            (folder / ADAPTER).mkdir()
+            base = str(t.recipe.tune.init)
+            write_adapter(t.model, folder / ADAPTER, base=base, family=t.family, adapters=found)
+
+    return write
+
+
+def _averaged(t: "Trainer", weights: Mapping[str, Tensor], average: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The plain model with averaged weights; of adapters their average is added. {} without `train.ema`."""
+    if t.average is None:
+        return {}
+    if not adapters_of(t.model):
+        return {**weights, **{name.removeprefix(PREFIX): value for name, value in average.items()}}
+    with t.average.inside(t.model):
+        return weights_of(t.model, copy=True)
 
 
 def restore(t: "Trainer", *, allow_changes: bool) -> None:
@@ -53,7 +102,10 @@ def restore(t: "Trainer", *, allow_changes: bool) -> None:
     path, faults = t.checkpoints.newest_whole()
     about = read_about(path)
     t.notes += check_same(about, _record(t), folder=t.out, allow_changes=allow_changes)
-    put_weights(t.model, path / SINGLE)
+    if adapters_of(t.model):
+        put_beside(t.model, path / TENSORS)
+    else:
+        put_weights(t.model, path / SINGLE)
     put_moments(t.model, t.optimizer, path / TENSORS)
     if t.average is not None:
         found = read_tensors(path / TENSORS)
@@ -81,4 +133,4 @@ def _about(t: "Trainer") -> dict[str, Any]:
 
 
 def _record(t: "Trainer") -> dict[str, Any]:
-    return record(t.recipe, text=t.data.identity, device=t.device, precision=t.precision)
+    return record(t.recipe, text=t.data.identity, base=t.base, device=t.device, precision=t.precision)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,9 +20,10 @@ from onehop.data.corpora import CORPORA, Corpus
 from onehop.data.mixture import Mixture
 from onehop.data.report import behind_cuts, report_lines
 from onehop.model.transformer import Transformer
+from onehop.training.begin import share
 from onehop.training.events import Events
 from onehop.training.page import write_page
-from onehop.training.picture import draw_look, look_from
+from onehop.training.picture import draw_across, draw_look, look_across, look_from
 from onehop.training.report import Display, draw_losses, sparkline
 from onehop.training.samples import drop_samples, sample, write_sample
 from onehop.training.setup import memory
@@ -30,10 +32,12 @@ from onehop.training.step import StepResult
 from onehop.training.tracked import planned_line
 from onehop.training.trainer import Trainer
 from onehop.training.unchanged import machine
-from onehop.training.understanding import Understanding, ask
+from onehop.training.understanding import Understanding, ask, ask_pairs
 from onehop.training.wandb_log import Wandb
 
 QUESTIONS = 300  # asked of each kind: a share of 0.9 is then known to within 0.035 (two standard errors)
+ANSWERS = 1000  # pairs: a share of 0.99 is then known to within 0.006
+KNOWN = ("next", "pairs")  # tasks of which a corpus knows the best possible loss, or the right answers
 RECENT = 12  # steps in the sparkline
 QUESTION_SEED = 10_000  # added to the text's seed
 
@@ -67,7 +71,9 @@ class Session:
 
     def __init__(self, trainer: Trainer, display: Display):
         self.trainer, self.display, self.cfg = trainer, display, trainer.recipe.train
-        self.corpus: Corpus | None = CORPORA.get(trainer.recipe.data.corpus) if trainer.recipe.data.corpus else None
+        name = trainer.recipe.data.corpus
+        known = name is not None and trainer.recipe.task.kind in KNOWN
+        self.corpus: Corpus | None = CORPORA.get(name) if known and name is not None else None
         self.best_possible = best_possible(trainer, self.corpus)
         self.val_loss: float | None = None
         self.logs: list[Events | Wandb] = []
@@ -108,7 +114,7 @@ class Session:
             t.report["peak"] = asdict(peak)
             product = f"two matrices of {peak.width} x {peak.width} in {peak.dtype}"
             self.display.say(f"peak: {human_flops(peak.flops_per_s)}/s, measured on {product}")
-        self.speed = Speed.of(t.recipe.model, context=t.context, peak=peak)
+        self.speed = Speed.of(t.recipe, context=t.context, peak=peak)
 
     def _after_step(self, result: StepResult) -> None:
         """Write down, evaluate and save, as far as it is time to."""
@@ -180,12 +186,14 @@ class Session:
         n = sum(p.numel() for p in t.model.parameters())
         left_out = f" ({t.data.n_skipped} hidden or binary files left out)" if t.data.n_skipped else ""
         say(f"text: {t.data.description}{left_out}; {t.loader.summary()}")
-        for line in report_lines(t.data_report):
+        for line in _data_lines(t):
             say(line)
         say(
             f"model: {human_count(n)} parameters, {t.recipe.model.n_layers} layers of width {t.recipe.model.d_model}, "
             f"{t.tokenizer.vocab_size} token ids; on {t.device.type} in {str(t.precision).removeprefix('torch.')}"
         )
+        if t.recipe.tune.lora is not None or t.recipe.tune.freeze:
+            say(share(t.model))
         self._say_remarks()
         if any(block.attention.sees == "prefix" for block in t.recipe.model.layers()):
             say("attention.sees=prefix: plain text has no prefixes, so this run trains as if it said causal")
@@ -214,8 +222,10 @@ class Session:
         )
         best = "" if self.best_possible is None else f" (best possible {self.best_possible:.3f})"
         self.display.say(f"step {result.step}: validation loss {val_loss:.3f}{best}{_busiest(result.loads)}")
-        if self.cfg.sample_tokens:
-            text = sample(t.model, t.tokenizer, self.cfg.sample, n_tokens=self.cfg.sample_tokens, seed=result.step)
+        if self.cfg.sample_tokens and t.lesson.prompt is not None:
+            prompt = t.lesson.prompt(self.cfg.sample)
+            more: dict[str, Any] = {"n_tokens": self.cfg.sample_tokens, "borders": t.lesson.borders}
+            text = sample(t.model, t.tokenizer, prompt, seed=result.step, **more)
             write_sample(t.out / "samples.txt", text, step=result.step, val_loss=val_loss)
             self.display.say(text, style="dim")
 
@@ -230,6 +240,12 @@ class Session:
                 look = look_from(t.model, t.tokenizer, questions[0].prompt, word="it") if kind == "it" else None
                 if look is not None:
                     draw_look(*look, t.out / "it.png", word="it")
+        if self.corpus is not None and self.corpus.pairs is not None and t.lesson.borders is not None:
+            self.display.phase("asking for held-out pairs")
+            asked = list(islice(self.corpus.pairs(QUESTION_SEED + t.recipe.data.seed, held_out=True), ANSWERS))
+            found["pairs"] = ask_pairs(t.model, t.tokenizer, asked, borders=t.lesson.borders, notify=self.display.note)
+            across = look_across(t.model, t.tokenizer, asked[0], borders=t.lesson.borders)
+            draw_across(*across, t.out / f"{self.corpus.name}_attention.png")
         numbers: dict[str, Any] = {"val_loss": self.val_loss, "best_possible": self.best_possible}
         if (planned := self._planned()) is not None:
             numbers |= {"speed": self.speed.numbers(t.progress.tokens / t.progress.seconds), "planned": planned}
@@ -242,7 +258,7 @@ class Session:
         told = t.provenance()
         facts = {
             "text": f"{told['text']}; {t.loader.summary()}",
-            "data": "; ".join(report_lines(t.data_report)),
+            "data": "; ".join(_data_lines(t)),
             **{k: v for k, v in told.items() if k not in ("recipe", "text", "data", "versions")},
         }
         write_page(
@@ -268,6 +284,9 @@ class Session:
         if (planned := t.report.get("planned")) is not None:
             say(planned)
         for kind, u in understanding.items():
+            if kind == "pairs":
+                say(f"held-out pairs: {u.accuracy:.1%} of {u.asked} answers are right, character by character")
+                continue
             say(f"held-out “{kind}” questions: {u.accuracy:.1%} right of {u.asked} (guessing: {u.chance:.0%})")
 
     def _planned(self) -> str | None:
@@ -290,6 +309,11 @@ def best_possible(trainer: Trainer, corpus: Corpus | None) -> float | None:
     if tokenizer.bos_id is None and not tokenizer.eos_ids:
         return None
     return corpus.entropy() * held.n_documents / held.n_targets
+
+
+def _data_lines(trainer: Trainer) -> list[str]:
+    """What became of the text, for people; of examples their loader's summary says it all."""
+    return list(report_lines(trainer.data_report)) if "sources" in trainer.data_report else []
 
 
 def validation_cuts(trainer: Trainer) -> int:

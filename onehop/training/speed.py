@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from onehop.base.units import human_flops
-from onehop.config.model import ModelConfig
+from onehop.config.recipe import Recipe
 from onehop.cost.flops import TRAINING
 from onehop.cost.planned import Plan
 from onehop.machine.measure import Bench
@@ -51,6 +51,11 @@ def measure_peak(device: torch.device, dtype: torch.dtype) -> Peak | None:
     return best
 
 
+def counts(recipe: Recipe) -> bool:
+    """Whether the planner's count is that of the run: every token a target, every weight with a gradient."""
+    return recipe.task.kind == "next" and recipe.tune.lora is None and not recipe.tune.freeze
+
+
 @dataclass(frozen=True)
 class Speed:
     """Turns tokens into FLOPs: those that the model needs, by the planner. Nothing computed twice or masked counts."""
@@ -59,10 +64,11 @@ class Speed:
     peak: Peak | None
 
     @classmethod
-    def of(cls, config: ModelConfig, *, context: int, peak: Peak | None) -> "Speed":
+    def of(cls, recipe: Recipe, *, context: int, peak: Peak | None) -> "Speed":
         """For rows of `context` tokens."""
-        flops = Plan(config).flops(new=context)
-        return cls(None if flops.missing else TRAINING * (flops.products + flops.attention_seen) / context, peak)
+        flops = Plan(recipe.model).flops(new=context)
+        known = counts(recipe) and not flops.missing
+        return cls(None if not known else TRAINING * (flops.products + flops.attention_seen) / context, peak)
 
     def mfu(self, tokens_per_s: float) -> float | None:
         """Model FLOPs utilisation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B): the share of the peak."""

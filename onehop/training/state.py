@@ -1,17 +1,20 @@
 """What a run needs to go on as if nothing had happened: weights, moments and counts, all of one moment."""
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from onehop.base.errors import CheckpointError
 from onehop.model.transformer import Transformer
+from onehop.parts.lora import adapters_of, merged_weights
 from onehop.training.optimizer import Optimizers
 from onehop.weights.safetensors_files import TensorFiles, read_header
 
-MOMENTS = "optimizer/"
+MOMENTS, BESIDE = "optimizer/", "beside/"
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,26 @@ class Progress:
 
 
 def weights_of(model: Transformer, *, copy: bool) -> dict[str, Tensor]:
-    """The model's tensors; copy: in memory of their own, on the CPU, so that training may go on meanwhile."""
-    return {name: taken(tensor, copy) for name, tensor in model.state_dict().items()}
+    """The tensors of the model that a run saves, to which adapters are added.
+
+    copy: in memory of their own, on the CPU, so that training may go on meanwhile.
+    """
+    return {name: taken(tensor, copy) for name, tensor in merged_weights(model).items()}
+
+
+def beside_of(model: Transformer, *, copy: bool) -> dict[str, Tensor]:
+    """Of a model with adapters, from whose sum they cannot be told again: all but what is frozen."""
+    return {BESIDE + name: taken(tensor, copy) for name, tensor in _beside(model).items()}
+
+
+def frozen_digest(model: nn.Module) -> str:
+    """Hex digits that change with the parameters that stay as they are."""
+    found = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        if not parameter.requires_grad:
+            found.update(name.encode())
+            found.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def moments_of(model: Transformer, optimizer: Optimizers, *, copy: bool) -> dict[str, Tensor]:
@@ -48,14 +69,12 @@ def moments_of(model: Transformer, optimizer: Optimizers, *, copy: bool) -> dict
 
 def put_weights(model: Transformer, file: Path) -> None:
     """Fill the model from a file, one tensor at a time, bit for bit."""
-    own = model.state_dict()
-    with TensorFiles(read_header(file), file) as found:
-        absent, unclaimed = own.keys() - found.entries.keys(), found.entries.keys() - own.keys()
-        if absent or unclaimed:
-            raise CheckpointError.names(absent=absent, unclaimed=unclaimed, where=str(file))
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(found.read(name))
+    _put(model.state_dict(), file)
+
+
+def put_beside(model: Transformer, file: Path) -> None:
+    """Give a model with adapters back what `beside_of` took."""
+    _put({BESIDE + name: tensor for name, tensor in _beside(model).items()}, file, prefix=BESIDE)
 
 
 def put_moments(model: Transformer, optimizer: Optimizers, file: Path) -> None:
@@ -68,6 +87,24 @@ def put_moments(model: Transformer, optimizer: Optimizers, file: Path) -> None:
                 name, _, key = path.removeprefix(MOMENTS).rpartition("/")
                 parameter = parameters[name]
                 optimizer.state[parameter][key] = found.read(path).to(parameter.device, copy=True)
+
+
+def _beside(model: Transformer) -> dict[str, Tensor]:
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    own = model.state_dict() if adapters_of(model) else {}
+    return {name: tensor for name, tensor in own.items() if name not in frozen}
+
+
+@torch.no_grad()
+def _put(own: Mapping[str, Tensor], file: Path, *, prefix: str = "") -> None:
+    """Fill tensors from a file, which holds just these among the names that begin with `prefix`."""
+    with TensorFiles(read_header(file), file) as found:
+        there = {name for name in found.entries if name.startswith(prefix)}
+        absent, unclaimed = own.keys() - there, there - own.keys()
+        if absent or unclaimed:
+            raise CheckpointError.names(absent=absent, unclaimed=unclaimed, where=str(file))
+        for name, tensor in own.items():
+            tensor.copy_(found.read(name))
 
 
 def taken(tensor: Tensor, copy: bool) -> Tensor:

@@ -127,9 +127,10 @@ def _accumulate(
 
 
 def balance(model: Transformer, loads: Sequence[Tensor | None]) -> None:
-    """Move the routers' biases towards an even load, in layers that balance by bias."""
-    for layer, load in zip(model.layers, loads, strict=True):
-        if load is not None and isinstance(layer.ffn, MoE):
+    """Move the routers' biases towards an even load, in layers that balance by bias and are not frozen."""
+    layers = [*model.layers, *(() if model.encoder is None else model.encoder.layers)]
+    for layer, load in zip(layers, loads, strict=True):
+        if load is not None and isinstance(layer.ffn, MoE) and layer.ffn.router.weight.requires_grad:
             layer.ffn.update_bias(load)
 
 

@@ -5,7 +5,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,16 +16,13 @@ import torch
 from onehop import __version__
 from onehop.base.errors import CheckpointError, ConfigError, Diverged
 from onehop.base.files import atomic_file, atomic_write
-from onehop.base.units import human_count
-from onehop.config.data import TextConfig
 from onehop.config.recipe import Recipe, TrainConfig
 from onehop.config.write import to_toml
-from onehop.data.loader import Batch, Loader, evaluation_batches, joined
-from onehop.data.prepare import Prepared, prepare, remove_others
-from onehop.data.report import data_report
-from onehop.model.build import build
+from onehop.data.loader import Batch, joined
+from onehop.data.prepare import remove_others
 from onehop.model.recompute import recompute
 from onehop.training.alarms import Alarms, note_skipped
+from onehop.training.begin import Checkpoint, begin
 from onehop.training.checkpoints import FOLDER, Checkpoints, Writer, remove_leftovers
 from onehop.training.compiled import pick_loss
 from onehop.training.ema import FOLDER as EMA
@@ -33,21 +30,25 @@ from onehop.training.ema import Average
 from onehop.training.evaluate import validation_loss
 from onehop.training.events import FOLDER as EVENTS
 from onehop.training.events import check_logs
+from onehop.training.lessons import make_lesson
 from onehop.training.optimizer import make_optimizer
 from onehop.training.randomness import Generators, has_own_parts
 from onehop.training.report import Metrics, keep_until
-from onehop.training.saving import restore, save
+from onehop.training.saving import ADAPTER, restore, save
 from onehop.training.schedule import parts
 from onehop.training.setup import loss_scaler, pick_device, pick_precision, pick_product, repeating
-from onehop.training.state import Progress
+from onehop.training.state import Progress, frozen_digest
 from onehop.training.step import StepResult, training_step
 from onehop.training.tracked import Tracked
-from onehop.training.width import start_narrow, transferred
+from onehop.training.width import start_narrow
+from onehop.weights.adapter import FILES as ADAPTER_FILES
 from onehop.weights.native import PROVENANCE, write_json
 from onehop.weights.safetensors_files import SINGLE
 
 SKIPPED = "skipped.jsonl"
-RESULTS = ("metrics.jsonl", "samples.txt", "loss.png", "it.png", "report.html", SKIPPED, SINGLE, PROVENANCE)
+PICTURES = ("loss.png", "it.png", "dates_attention.png")
+ADAPTERS = tuple(f"{ADAPTER}/{name}" for name in ADAPTER_FILES)
+RESULTS = ("metrics.jsonl", "samples.txt", "report.html", *PICTURES, SKIPPED, SINGLE, *ADAPTERS, PROVENANCE)
 Notify = Callable[[str], None]
 
 
@@ -78,25 +79,18 @@ class Trainer:
         self.checkpoints, self.writer = Checkpoints(self.out, keep=recipe.train.keep), Writer()
         self.remarks: list[str] = []  # what the session has still to say
         _check_out(self.out, resume=resume, fresh=fresh)
-        if recipe.model.encoder is not None:
-            raise ConfigError(
-                "model.encoder: an encoder-decoder learns from pairs of source and target, and training reads plain "
-                "text so far. Leave model.encoder out."
-            )
         check_logs(recipe.train)
         self.device = pick_device(recipe.train.device)
         self.precision = pick_precision(recipe.train.precision, self.device)
         with nothing_left(self.out):
-            self.data = _prepare(recipe, self.data_folder, notify)
+            begun = None if recipe.tune.init is None else Checkpoint.open(recipe, self.device)
+            known: dict[str, Any] = {} if begun is None else begun.known(recipe)
+            self.lesson = make_lesson(recipe, self.data_folder, notify, **known)
+            self.data, self.loader, self.data_report = self.lesson.data, self.lesson.loader, self.lesson.report
             self.tokenizer = self.data.tokenizer
             self.recipe = _with_vocab(recipe, self.tokenizer.vocab_size)
             self._check_sample()
-            self.row_options: dict[str, Any] = {
-                "batch_size": recipe.train.micro_batch or recipe.train.batch_size,
-                "length": self.context,
-                "packing": recipe.data.packing,
-            }
-            self._make()
+            self._make(begun)
             if resume:
                 restore(self, allow_changes=allow_changes)
         _check_out(self.out, resume=resume, fresh=fresh)  # again: another run may have begun while the text was read
@@ -104,12 +98,12 @@ class Trainer:
         self.metrics = Metrics(self.out / "metrics.jsonl", step=self.progress.step)
         self.report: dict[str, Any] = {}  # what a finished run adds to its provenance
 
-    def _make(self) -> None:
-        """The fresh run: its order of rows, model, optimizer and all that goes with them."""
+    def _make(self, begun: Checkpoint | None) -> None:
+        """The fresh run: its model, optimizer and all that goes with them."""
         cfg = self.recipe.train
-        self.loader = Loader(self.data.train, seed=cfg.seed, **self.row_options)
-        self.data_report = data_report(self.data, self.loader)
-        self.model = build(transferred(self.recipe), seed=cfg.seed, device=self.device).train()
+        self.model = begin(self.recipe, begun, device=self.device)
+        self.family = None if begun is None else begun.family
+        self.base = None if self.recipe.tune.lora is None else frozen_digest(self.model)
         pick_product(self.model, self.device)
         self._follow(cfg)
         self.scaler = loss_scaler(self.device, self.precision)
@@ -126,7 +120,8 @@ class Trainer:
         if cfg.width_transfer is not None:
             start_narrow(self.model, cfg.width_transfer, width)
         recompute(self.model, cfg.recompute)
-        self.loss_of = pick_loss(cfg, self.device, note=self.notify, say=self.remarks.append)
+        told: dict[str, Any] = {"note": self.notify, "say": self.remarks.append}
+        self.loss_of = pick_loss(cfg, self.device, one_shape=not self.recipe.task.encoder, **told)
         self.optimizer = make_optimizer(self.model, cfg, width=width)
         self.average = None if cfg.ema is None else Average(self.model, cfg.ema)
 
@@ -180,10 +175,10 @@ class Trainer:
 
     def _validation_loss(self) -> float:
         cfg = self.recipe.train
-        rows = evaluation_batches(self.data.validation, n_rows=cfg.eval_rows, **self.row_options)
+        rows = map(self.placed, self.lesson.evaluation())
         options: dict[str, Any] = {"precision": self.precision, "kernel": cfg.kernel, "chunk": cfg.loss_chunk}
         with self._inside():
-            return validation_loss(self.model, map(self.placed, rows), notify=self.notify, **options)
+            return validation_loss(self.model, rows, notify=self.notify, **options)
 
     def judged(self, loss: float) -> Progress:
         """The progress with the validation loss of the weights as they are."""
@@ -202,6 +197,11 @@ class Trainer:
         background: copy now and write while the training goes on; `writer.wait()` waits for it and raises its errors.
         """
         save(self, background=background)
+
+    def generation(self) -> dict[str, Any] | None:
+        """The tokens that answers begin and end with, where those are not the tokenizer's own (None)."""
+        borders = self.lesson.borders
+        return None if borders is None else {"decoder_start_token_id": borders.start, "eos_token_id": borders.end}
 
     def add_to_report(self, **facts: Any) -> None:
         """Write more about the saved model into its provenance."""
@@ -254,8 +254,8 @@ class Trainer:
 
     def _check_sample(self) -> None:
         """Refuse a sample prompt now that would be refused after the first evaluation."""
-        cfg = self.recipe.train
-        n = len(self.tokenizer.encode(cfg.sample)) if cfg.sample_tokens else 0
+        cfg, prompt = self.recipe.train, self.lesson.prompt
+        n = len(prompt(cfg.sample)) if cfg.sample_tokens and prompt is not None else 0
         if n >= self.recipe.model.max_len:
             raise ConfigError(
                 f"train.sample has {n} tokens, and model.max_len={self.recipe.model.max_len} leaves no room for more. "
@@ -268,6 +268,8 @@ class Trainer:
         if fresh:
             for name in RESULTS:
                 (self.out / name).unlink(missing_ok=True)
+            with suppress(OSError):  # another's files stay, and so does their folder
+                (self.out / ADAPTER).rmdir()
             shutil.rmtree(self.out / EMA, ignore_errors=True)
             self.checkpoints.remove()
             for file in (self.out / EVENTS).glob("events.out.tfevents.*"):
@@ -279,27 +281,6 @@ class Trainer:
             self.checkpoints.show(self.restored)
             keep_until(self.out / SKIPPED, self.progress.step)
         atomic_write(self.out / "recipe.toml", to_toml(self.recipe))
-
-
-def _prepare(recipe: Recipe, folder: Path, notify: Notify) -> Prepared:
-    """The text of the recipe as a tokenizer and token shards."""
-
-    def progress(what: str, done: int, total: int | None) -> None:
-        notify(f"{what}: {human_count(done)}" + (f" of {human_count(total)}" if total else ""))
-
-    d = recipe.data
-    return prepare(
-        **d.model_dump(include=set(TextConfig.model_fields)),
-        folder=folder,
-        mixture=d.mixture,
-        deduplicate=d.deduplicate,
-        stream=d.stream,
-        tokenizer=d.tokenizer,
-        vocab_size=d.vocab_size,
-        validation=d.validation,
-        seed=d.seed,
-        progress=progress,
-    )
 
 
 def _with_vocab(recipe: Recipe, n_ids: int) -> Recipe:

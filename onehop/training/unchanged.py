@@ -27,17 +27,22 @@ IN_THE_TEXT = {
 }  # fmt: skip
 # Without these the state does not fit the run, or the rows are others: never. What is left needs a word of the user.
 FIXED = {
-    "text", "train.batch_size", "train.micro_batch", "train.context", "train.seed", "train.optimizer",
+    "text", "base", "train.batch_size", "train.micro_batch", "train.context", "train.seed", "train.optimizer",
     "train.batch_start", "train.batch_warmup", "train.width_transfer", "train.ema",
 }  # fmt: skip
-FIXED_TABLES = ("model.", "data.")
+FIXED_TABLES = ("model.", "data.", "task.", "tune.")
 TEXT_TABLES = ("data.mixture.",)
 Record = Mapping[str, Any]
 
 
-def record(recipe: Recipe, *, text: str, device: torch.device, precision: torch.dtype) -> dict[str, Any]:
-    """All that decides the bits of a run, as JSON holds it: {"recipe": …, "machine": …}."""
-    keys = {"text": text, **{key: value for key, value in leaves(recipe).items() if key != "model.parts"}}
+def record(
+    recipe: Recipe, *, text: str, base: str | None, device: torch.device, precision: torch.dtype
+) -> dict[str, Any]:
+    """All that decides the bits of a run, as JSON holds it: {"recipe": …, "machine": …}.
+
+    base: what the model under adapters is told by, which a checkpoint does not hold again.
+    """
+    keys = {"text": text, "base": base, **{key: value for key, value in leaves(recipe).items() if key != "model.parts"}}
     found = {"recipe": keys, "machine": machine(device) | {"precision": str(precision).removeprefix("torch.")}}
     as_json: dict[str, Any] = json.loads(json.dumps(found))
     return as_json
@@ -74,10 +79,10 @@ def check_same(before: Record, now: Record, *, folder: Path, allow_changes: bool
         if key in FREE or key in IN_THE_TEXT or key.startswith(TEXT_TABLES):
             notes.append(f"{key} was {was} and is now {wanted}")
         elif key in FIXED or key.startswith(FIXED_TABLES):
-            changed = f"it has {key}={was}, and the recipe now says {key}={wanted}"
+            changed = {"text": "the text has changed", "base": "the weights of tune.init have changed"}
+            told = changed.get(key, f"it has {key}={was}, and the recipe now says {key}={wanted}")
             raise ConfigError(
-                f"{folder} cannot be resumed: {'the text has changed' if key == 'text' else changed}. "
-                "Resume with what it began with, or train into another `out`."
+                f"{folder} cannot be resumed: {told}. Resume with what it began with, or train into another `out`."
             )
         else:
             asked.append(f"{key} was {was} and is now {wanted}")

@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 
 from onehop.data.fables import Question
+from onehop.data.pairs import Borders
+from onehop.generate import Request
 from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
+from onehop.training.samples import answers
 from onehop.training.setup import computing
 
 
@@ -59,6 +62,27 @@ def ask(
         right += mine[0] > max(mine[1:])
         chance += 1 / n
     return Understanding(right, len(questions), chance / max(len(questions), 1))
+
+
+def ask_pairs(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    borders: Borders,
+    rows: int = 100,
+    notify: Callable[[str], None] | None = None,
+) -> Understanding:
+    """How many sources an encoder-decoder answers, greedily, with exactly their target; `rows` are asked at a time."""
+    right = 0
+    for first in range(0, len(pairs), rows):
+        some = pairs[first : first + rows]
+        requests = [Request(tuple(tokenizer.encode(source)), temperature=0.0) for source, _ in some]
+        said = answers(model, tokenizer, requests, borders=borders)
+        right += sum(text == target for text, (_, target) in zip(said, some, strict=True))
+        if notify is not None:
+            notify(f"asking for pairs: {right} of {first + len(some)} answers are right")
+    return Understanding(right, len(pairs), chance=0.0)
 
 
 def _encoded(tokenizer: Tokenizer, prompt: str, continuation: str) -> tuple[list[int], int]:

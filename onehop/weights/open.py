@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from onehop.config.model import ModelConfig
-from onehop.formats.folder import Described, describe, read_json
+from onehop.formats.folder import CONFIG, Described, describe, read_json
 from onehop.formats.gguf.architecture import layout_of
 from onehop.formats.gguf.tokenizer import read_tokenizer
 from onehop.formats.layout import Family
@@ -22,6 +22,8 @@ from onehop.weights.locate import locate
 from onehop.weights.memory import Report
 from onehop.weights.native import PROVENANCE, load_same_names
 from onehop.weights.safetensors_files import open_tensors
+
+START = "decoder_start_token_id"
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,19 @@ class Opened:
     generation: Mapping[str, Any]
     eos_ids: Mapping[int, str]
     provenance: Mapping[str, Any] | None
+
+    @property
+    def start_id(self) -> int | None:
+        """The token that an encoder-decoder's answers begin with."""
+        if self.config.encoder is None or self.kind == "gguf":
+            return None
+        files = (self.generation, read_json(self.folder / CONFIG))
+        return next((file[START] for file in files if isinstance(file.get(START), int)), None)
+
+
+def config_of(path: str | Path) -> ModelConfig:
+    """The architecture of what `open_model` opens, without its weights."""
+    return describe(locate(path)).config
 
 
 def open_model(

@@ -48,16 +48,17 @@ def new_files(folder: Path) -> Iterator[Path]:
     finished = folder / ".saving"
     with atomic_folder(finished) as temporary:
         yield temporary
-    names = {file.name for file in finished.iterdir()}
+    names = {file.relative_to(finished).as_posix() for file in finished.rglob("*") if file.is_file()}
     new_tokenizer = tokenizer_file(finished) is not None
     for name in sorted(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(finished / name, folder / name)
         (finished / name).unlink(missing_ok=True)  # left there where both names are links to one file
     for pattern in (*STALE, *(TOKENIZER if new_tokenizer else ())):
         for file in folder.glob(pattern):
             if file.name not in names:
                 file.unlink()
-    finished.rmdir()
+    shutil.rmtree(finished)  # folders that are empty now
 
 
 def put_tokenizer(folder: Path, tokenizer: Tokenizer | Path | None) -> None:

@@ -98,7 +98,7 @@ def test_list_names_what_ships(capsys):
     found = json.loads(out)
     assert code == 0
     assert {"recipes", "presets", "corpora", "models"} == set(found)
-    assert {"fables", "python-stdlib"} == {row["name"] for row in found["corpora"]}
+    assert {"fables", "python-stdlib", "dates"} == {row["name"] for row in found["corpora"]}
     assert {"quickstart", "tiny", "shakespeare-char"} <= {row["name"] for row in found["recipes"]}
 
 

@@ -125,6 +125,16 @@ def test_a_recipe_says_how_it_trains(capsys):
     assert "vocab_size=1280: data.vocab_size" in said(capsys, "quickstart")
 
 
+def test_a_recipe_that_goes_on_from_a_model_has_its_shape_and_says_what_is_left_out(capsys, tmp_path):
+    save_native(onehop.build(small()), tmp_path / "base")
+    (tmp_path / "more.toml").write_text(
+        'data.files = ["my.txt"]\ntrain = {steps = 9, batch_size = 2}\ntune = {init = "base", lora = {rank = 4}}\n'
+    )
+    told = said(capsys, str(tmp_path / "more.toml"))
+    assert f"{plan(small()).parameters.total:,} parameters" in told
+    assert "tune.lora is left out: training is planned as if every weight learned" in told
+
+
 def test_every_layout_of_a_model_is_read_by_its_config_alone(capsys, tmp_path):
     config = small()
     model = onehop.build(config)

@@ -225,7 +225,8 @@ def test_a_new_block_on_the_command_line_comes_with_a_pattern(recipe):
 
 
 def test_encoders_are_merged_like_models(recipe):
-    table = 'model = {preset = "tiny-encoder-decoder"}\ndata.corpus = "fables"\ntrain = {steps = 1, batch_size = 1}'
+    table = 'task = "spans"\nmodel = {preset = "tiny-encoder-decoder"}\ndata.corpus = "fables"\n'
+    table += "train = {steps = 1, batch_size = 1}"
     model = read(recipe(table), ["model.encoder.attention.n_kv_heads=2", "model.encoder.n_layers=3"]).recipe.model
     assert model.encoder.blocks[0].attention.n_kv_heads == 2
     assert model.encoder.n_layers == 3

@@ -52,7 +52,7 @@ UNKNOWN = [
     ("train.n_layers", "Did you mean model.n_layers?"),
     ("data.file", "Did you mean data.files?"),
     ("model.ffn.n_experts", "does not exist for this kind of model.ffn. It belongs to model.ffn.kind=moe."),
-    ("qqqqqq", "A config knows: about, data, model, out, train."),
+    ("qqqqqq", "A config knows: about, data, model, out, task, train, tune."),
 ]
 
 

@@ -328,7 +328,10 @@ BROKEN_RECIPES = [
     ({"data": {"separator": "--"}}, "data.separator=-- has no effect: it needs files. Leave it out."),
     (
         {"model": {**BASE, "attention": {"n_heads": 4, "sees": "all"}, "vocab_size": None}},
-        "model.attention.sees=all shows every token the next one, which training asks for. Use causal or prefix.",
+        (
+            "model.attention.sees=all shows every token the next one, which training asks for. Use causal or prefix, "
+            "or task=masked."
+        ),
     ),
     (
         {"train": {"micro_batch": 3}},

@@ -9,8 +9,8 @@ from onehop.data import fables
 from onehop.data.corpora import CORPORA
 
 
-def test_the_table_names_the_two_corpora() -> None:
-    assert CORPORA.names() == ["fables", "python-stdlib"]
+def test_the_table_names_the_corpora() -> None:
+    assert CORPORA.names() == ["fables", "python-stdlib", "dates"]
     assert all(CORPORA.get(name).name == name for name in CORPORA)
 
 

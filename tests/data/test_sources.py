@@ -78,7 +78,7 @@ def test_the_fingerprint_follows_the_contents_and_not_the_place(folder, tmp_path
         ({"files": ["*.tyt"]}, r"^data\.files=\*\.tyt: no file matches\. Quote the pattern"),
         ({"files": ["."]}, r"^data\.files=\.: no text file in that folder\."),
         ({"files": ["x"], "corpus": "fables"}, r"^data\.corpus=fables and data\.files=x: give one of the two\.$"),
-        ({}, r"^there is no text: give data\.files=PATH or data\.corpus \(one of fables, python-stdlib\)\.$"),
+        ({}, r"^there is no text: give data\.files=PATH or data\.corpus \(one of fables, python-stdlib, dates\)\.$"),
         (
             {"corpus": "fables"},
             r"^the corpus fables is endless\. Say how many .*data\.n_documents=20000, or .*data\.stream=true\.$",

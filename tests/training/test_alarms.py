@@ -3,14 +3,17 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import onehop
 from onehop.base.errors import OnehopError
-from onehop.training.alarms import IdleExperts, SpikeAlarm, expert_columns, gradient_norms
+from onehop.data.pairs import Borders, batch_of
+from onehop.training.alarms import IdleExperts, SpikeAlarm, expert_columns, gradient_norms, note_skipped
+from onehop.training.step import StepResult
 from onehop.training.trainer import Trainer
-from tests.small_models import decoder, small_model
+from tests.small_models import encoder_decoder, small_model
 from tests.training.small_runs import recipe
 
 MOE = {"ffn": {"kind": "moe", "d_ff": 8, "n_experts": 4, "n_active": 2, "balance": "bias", "balance_rate": 0.0}}
@@ -54,6 +57,15 @@ def test_a_broken_step_is_skipped_counted_noted_and_its_rows_are_kept(tmp_path, 
     assert kept["loss"] == "nan"
     assert torch.equal(torch.tensor(kept["tokens"]), rows.tokens)
     assert torch.equal(torch.tensor(kept["targets"]), rows.targets)
+
+
+def test_of_skipped_pairs_the_sources_are_kept_too(tmp_path):
+    batches = [batch_of([np.array([5, 6])], [np.array([7, 2])], Borders(1, 2)) for _ in range(2)]
+    note_skipped(tmp_path / "skipped.jsonl", StepResult(1, math.nan, 0.1, math.nan, 4, (), True), batches)
+    (kept,) = [json.loads(line) for line in (tmp_path / "skipped.jsonl").read_text().splitlines()]
+    assert [row[:2] for row in kept["source"]] == [[5, 6]] * 2
+    assert [row[:2] for row in kept["tokens"]] == [[1, 7]] * 2
+    assert [row[:2] for row in kept["targets"]] == [[7, 2]] * 2
 
 
 def test_so_many_broken_steps_in_a_row_end_the_run_also_over_a_resume(tmp_path, break_steps):
@@ -137,9 +149,10 @@ def test_loads_and_their_entropy_by_hand():
 
 
 def test_the_gradients_of_the_parts_add_up_to_the_whole():
-    model = small_model(decoder())
-    model(torch.arange(6).unsqueeze(0)).square().sum().backward()
+    tokens = torch.arange(6).unsqueeze(0)
+    model = small_model(encoder_decoder())
+    model(tokens, tokens).square().sum().backward()
     norms = gradient_norms(model)
-    assert {"layers.0", "layers.1", "final_norm"} < norms.keys()
+    assert {"layers.0", "layers.1", "final_norm", "encoder.layers.0", "encoder.layers.1"} < norms.keys()
     total = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     assert math.sqrt(sum(x * x for x in norms.values())) == pytest.approx(float(total), rel=1e-3)  # four digits each

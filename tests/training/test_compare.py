@@ -16,6 +16,7 @@ from onehop.training.budget import steps_for
 from onehop.training.compare import compare
 from onehop.training.schedule import parts, parts_before
 from tests.training.small_runs import recipe
+from tests.training.test_tasks import recipe as pairs_recipe
 
 SMALL = {"steps": 4, "eval_every": 2, "log_every": 2, "sample_tokens": 0, "eval_rows": 2}
 
@@ -169,6 +170,17 @@ def test_other_tokenizers_are_compared_by_bits_per_byte_of_the_whole_text(tmp_pa
 def test_other_rows_of_the_same_tokens_are_compared_on_the_whole_text(tmp_path, entry):
     found = compare([entry(), entry("b", context=16)], out=tmp_path / "both", seeds=1)
     assert (found.terms.unit, found.terms.whole) == ("nats per token", True)
+
+
+def test_other_tasks_are_compared_on_the_same_rows_only(tmp_path):
+    both = [Entry(name, pairs_recipe(tmp_path, "pairs", steps=2, lr=lr)) for name, lr in (("a", 1e-2), ("b", 1e-3))]
+    found = compare(both, out=tmp_path / "both", seeds=1)
+    assert all(result.score is not None and result.flops is None for result in found.results)
+    with pytest.raises(ConfigError, match=r"a has no count of FLOPs"):
+        compare(both, out=tmp_path / "flops", equal="flops")
+    with pytest.raises(ConfigError, match=r"of tasks other than next, other rows"):
+        fewer = Entry("b", pairs_recipe(tmp_path, "pairs", steps=2, eval_rows=4))
+        compare([both[0], fewer], out=tmp_path / "rows")
 
 
 def test_other_validation_texts_are_refused_and_nothing_is_left(tmp_path, entry):

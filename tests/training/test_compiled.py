@@ -27,6 +27,7 @@ def test_auto_compiles_on_a_gpu_only(monkeypatch):
         ("auto", CPU, False), ("auto", GPU, True), ("yes", CPU, True), ("no", GPU, False),
     ):  # fmt: skip
         assert isinstance(pick_loss(settings(compile=choice), device, note=print, say=print), Compiled) == compiled
+    assert pick_loss(settings(), GPU, one_shape=False, note=print, say=print) is batch_loss
 
 
 def test_without_a_compiler_it_is_said_and_computed_as_it_is_written(monkeypatch):

@@ -7,6 +7,8 @@ import pytest
 from rich.console import Console
 
 import onehop
+from onehop.config.task import MaskedConfig
+from onehop.config.tune import TuneConfig
 from onehop.cost.account import account, wishes
 from onehop.cost.devices import device
 from onehop.cost.planned import Asked
@@ -35,6 +37,14 @@ def test_a_run_of_one_step_has_nothing_tracked(tmp_path):
     run = onehop.train(recipe(tmp_path, steps=1), console=console)
     assert run.trainer.tracked.live is None
     assert "of tensors planned, " in console.file.getvalue()
+
+
+def test_a_run_of_another_kind_than_is_planned_tells_no_account(tmp_path):
+    for own in ({"task": MaskedConfig()}, {"tune": TuneConfig(freeze=["embed.*"])}):
+        asked = recipe(tmp_path).model_copy(update=own)
+        console = Console(file=io.StringIO(), width=300)
+        onehop.train(asked, console=console, fresh=True)
+        assert "of tensors planned" not in console.file.getvalue()
 
 
 def test_watching_a_step_changes_nothing(tmp_path, monkeypatch):

@@ -1,0 +1,40 @@
+"""Conversations as examples: all of their tokens are read, and the assistant's are learned."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from onehop.base.errors import DataError, TextError
+from onehop.data.examples import Example
+from onehop.data.records import Record
+from onehop.text.tokenizer import Tokenizer
+from onehop.text.turns import learned_turns
+
+
+def chat_examples(records: Iterable[Record], tokenizer: Tokenizer) -> Iterator[Example]:
+    """One example of each {"messages": [{"role": …, "content": …}, …]}, OpenAI's layout; "tools" go to the template.
+
+    Raises DataError, naming the line, for what is no conversation or what the template cannot write.
+    """
+    for where, record in records:
+        messages = _messages(record, where)
+        extra = {"tools": record["tools"]} if "tools" in record else {}
+        try:
+            ids, learned = learned_turns(tokenizer, messages, **extra)
+        except TextError as error:
+            raise DataError(f"{where}: {error}") from error
+        said = [message.get("content") for message in messages if message["role"] == "assistant"]
+        yield Example(ids, learned, n_bytes=sum(len(text.encode()) for text in said if isinstance(text, str)))
+
+
+def _messages(record: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    messages = record.get("messages")
+    if not isinstance(messages, list) or not messages:
+        found = ", ".join(record) or "nothing"
+        raise DataError(
+            f'{where} has no messages (it has {found}). A conversation is {{"messages": [{{"role": "user", "content": '
+            '"…"}, {"role": "assistant", "content": "…"}]}.'
+        )
+    for n, message in enumerate(messages, start=1):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise DataError(f"{where}: message {n} has no role. Use system, user or assistant.")
+    return messages

@@ -1,0 +1,96 @@
+"""Sources and targets as examples for an encoder-decoder, and their batches."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from onehop.base.errors import DataError
+from onehop.data.examples import Example, Examples
+from onehop.data.loader import Batch
+from onehop.data.pack import NO_TARGET
+from onehop.data.records import Record
+from onehop.text.tokenizer import Tokenizer
+
+STEP = 8  # rows are padded to a multiple of it, so that there are few different shapes
+
+
+@dataclass(frozen=True)
+class Borders:
+    """The token that a decoder begins with, and the one that ends an answer."""
+
+    start: int
+    end: int
+
+
+def texts_of(records: Iterable[Record], fields: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    """The source and the target of each record. Raises DataError, naming the line, where one is no text."""
+    for where, record in records:
+        for field in fields:
+            if not isinstance(record.get(field), str) or not record[field]:
+                found = ", ".join(record) or "nothing"
+                raise DataError(
+                    f"{where} has no text in the field {field!r} (it has {found}). Say which fields hold source and "
+                    "target: task.source=… task.target=…"
+                )
+        yield record[fields[0]], record[fields[1]]
+
+
+def pair_example(pair: tuple[str, str], tokenizer: Tokenizer, borders: Borders) -> Example:
+    """What the encoder reads, by the tokenizer's own rule, and what the decoder says after its start, to the end token.
+
+    Where that rule begins a text with the token that the decoder starts with, it is not said again.
+    """
+    source, target = (tokenizer.encode(text) for text in pair)
+    said = target[1:] if target[:1] == [borders.start] else target
+    said = said if said[-1:] == [borders.end] else [*said, borders.end]
+    return Example(said, [True] * len(said), source, n_bytes=len(pair[1].encode()))
+
+
+def pair_rows(examples: Examples, borders: Borders) -> Callable[[np.ndarray, np.ndarray], Batch]:
+    """What makes a batch of the examples with these numbers (B,)."""
+
+    def make(rows: np.ndarray, _: np.ndarray) -> Batch:
+        sources = [_cut(examples.source, examples.source_starts, row) for row in rows]
+        return batch_of(sources, [_cut(examples.tokens, examples.starts, row) for row in rows], borders)
+
+    return make
+
+
+def fitting(examples: Examples, length: int) -> np.ndarray:
+    """The numbers of the examples both of whose sides have at most `length` tokens."""
+    return np.flatnonzero((np.diff(examples.starts) <= length) & (np.diff(examples.source_starts) <= length))
+
+
+def batch_of(sources: Sequence[np.ndarray], said: Sequence[np.ndarray], borders: Borders) -> Batch:
+    """Rows of unequal length as a batch: the decoder reads its start and what it said, one place to the right."""
+    source, source_at = _padded(sources, 0)
+    targets, at = _padded(said, NO_TARGET)
+    read, _ = _padded([np.concatenate([[borders.start], row[:-1]]) for row in said], 0)
+    padded = bool((at < 0).any())
+    return Batch(
+        tokens=read,
+        targets=targets,
+        doc=torch.where(at < 0, -1, 0).to(torch.int32),
+        at=at,
+        n_targets=sum(map(len, said)),
+        packed=False,
+        padded=padded,
+        source=source,
+        source_at=source_at if bool((source_at < 0).any()) else None,
+    )
+
+
+def _padded(rows: Sequence[np.ndarray], filler: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows as (B, T), T a multiple of STEP, and the positions in them, -1 on padding."""
+    width = -(-max(map(len, rows)) // STEP) * STEP
+    values = np.full((len(rows), width), filler, dtype=np.int64)
+    at = np.full((len(rows), width), -1, dtype=np.int64)
+    for b, row in enumerate(rows):
+        values[b, : len(row)], at[b, : len(row)] = row, np.arange(len(row))
+    return torch.from_numpy(values), torch.from_numpy(at)
+
+
+def _cut(flat: np.ndarray, starts: np.ndarray, row: int) -> np.ndarray:
+    return np.asarray(flat[starts[row] : starts[row + 1]], dtype=np.int64)

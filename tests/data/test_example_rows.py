@@ -1,0 +1,91 @@
+"""Rows of conversations: every learned token is a target once, from the token before it, and no other token is."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from onehop.base.errors import DataError
+from onehop.data.chat import chat_examples
+from onehop.data.example_rows import RowLoader, chat_rows, evaluation_rows
+from onehop.data.examples import Example, Examples, write_examples
+from onehop.data.pack import NO_TARGET, pack_whole
+from onehop.data.records import read_records, record_files
+from tests.text.test_turns import CHATML, TALK, tokenizer
+
+
+def stored(folder, examples):
+    """All but one of the examples, on disk and read again."""
+    write_examples(folder, examples, validation=1e-9, seed=0)
+    return Examples.open(folder, "train")
+
+
+def made(n=30):
+    """Conversations of unequal length whose tokens are all different; some of each are learned."""
+    rng, examples, first = np.random.default_rng(0), [], 0
+    for size in rng.integers(3, 12, n):
+        learned = rng.random(size) < 0.4
+        learned[0], learned[-1] = False, True
+        examples.append(Example(list(range(first, first + size)), learned.tolist()))
+        first += size
+    return examples
+
+
+def test_each_learned_token_is_asked_for_once_after_the_token_before_it(tmp_path):
+    examples = stored(tmp_path, made())
+    table = pack_whole(examples.starts, 16, seed=0)
+    rows = evaluation_rows(chat_rows(examples, table), np.arange(table.n_rows), batch_size=4)
+    seen = []
+    for batch in rows:
+        asked = batch.targets != NO_TARGET
+        assert (batch.targets[asked] == batch.tokens[asked] + 1).all()
+        assert batch.n_targets == int(asked.sum())
+        seen += batch.targets[asked].tolist()
+    assert sorted(seen) == examples.tokens[examples.learned].tolist()
+    assert len(seen) == examples.n_targets < examples.n_tokens / 1.5
+    assert batch.packed
+
+
+def test_an_epoch_has_every_row_once_and_any_batch_can_be_asked_for():
+    def make(rows, epochs):
+        return rows.tolist(), epochs.tolist()
+
+    loader = RowLoader(make, np.array([3, 5, 8, 9, 11]), batch_size=2, seed=0, about="")
+    found = [batch for batch, _ in zip(loader.batches(), range(10), strict=False)]
+    order, epochs = ([n for batch in found for n in batch[i]] for i in range(2))
+    assert epochs == sorted(epochs) == [e for e in range(4) for _ in range(5)]
+    each = [order[5 * e : 5 * e + 5] for e in range(4)]
+    assert all(sorted(epoch) == [3, 5, 8, 9, 11] for epoch in each)
+    assert len({tuple(epoch) for epoch in each}) > 1
+    assert next(loader.batches(7)) == loader.batch(7) == found[7]
+    with pytest.raises(DataError, match="no example fits into a row"):
+        RowLoader(make, np.zeros(0, dtype=int), batch_size=2, seed=0, about="")
+
+
+def test_conversations_are_read_from_compressed_json_lines_too(tmp_path):
+    lines = "\n".join(json.dumps({"messages": TALK}) for _ in range(3)) + "\n\n"
+    (tmp_path / "a.jsonl").write_text(lines)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    found = [
+        list(chat_examples(read_records(record_files([tmp_path / name])), tokenizer(CHATML)))
+        for name in ("a.jsonl", "b.jsonl.gz")
+    ]
+    assert found[0] == found[1]
+    assert len(found[0]) == 3
+
+
+def test_a_template_gets_the_tools_of_a_line():
+    template = "{{ tools | length if tools else 0 }};" + CHATML
+    records = [("a:1", {"messages": TALK}), ("a:2", {"messages": TALK, "tools": [{"name": "x"}]})]
+    first, second = chat_examples(records, tokenizer(template))
+    assert (first.tokens[0], second.tokens[0]) == tuple(tokenizer(template).encode("01"))
+    assert first.learned == second.learned
+
+
+def test_a_damaged_array_is_refused_by_name(tmp_path):
+    stored(tmp_path, made(4))
+    file = tmp_path / "train.tokens.npy"
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(DataError, match=r"train\.tokens\.npy cannot be used"):
+        Examples.open(tmp_path, "train")
