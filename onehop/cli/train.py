@@ -24,12 +24,17 @@ def train(
         list[str] | None,
         typer.Argument(help="key=value, for example train.steps=100 data.files=my.txt; or more recipes to compare"),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="go on where the run in `out` stopped")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="go on where the run in `out` stopped")] = False,
     allow_changes: Annotated[
-        bool, typer.Option(help="with --resume: go on though the recipe or the machine changed what is computed")
+        bool,
+        typer.Option(
+            "--allow-changes", help="with --resume: go on though the recipe or the machine changed what is computed"
+        ),
     ] = False,
-    fresh: Annotated[bool, typer.Option(help="replace the run in `out`")] = False,
-    explain: Annotated[bool, typer.Option(help="print each value and where it comes from; train nothing")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="replace the run in `out`")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="print each value and where it comes from; train nothing")
+    ] = False,
     copy: Annotated[Path | None, typer.Option(help="write an editable copy of the recipe here; train nothing")] = None,
     sweep: c.Sweep = None,
     seeds: c.Seeds = None,

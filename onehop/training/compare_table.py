@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onehop.base.files import atomic_file, atomic_write
-from onehop.base.units import human_count, human_time
+from onehop.base.units import human_count, human_flops, human_time
 from onehop.training.paired import Difference, difference
 from onehop.training.report import read_metrics
 
@@ -66,15 +66,16 @@ class Line:
 
     def cells(self) -> tuple[str, ...]:
         """The line as text, by COLUMNS."""
-        numbers = [self.tokens, self.flops]
-        counts = ["" if n is None else human_count(n) if n < 1e15 else f"{n:.3g}" for n in numbers]
+        tokens = "" if self.tokens is None else human_count(self.tokens)
+        flops = "" if self.flops is None else human_flops(self.flops).removesuffix("FLOP").rstrip()
         taken = "" if self.seconds is None else human_time(self.seconds)
         scores = [f"{x:.4f}" if x is not None else "" for x in (self.mean, self.spread)]
         return (
             self.name,
             human_count(self.n_params),
             str(self.steps),
-            *counts,
+            tokens,
+            flops,
             taken,
             *scores,
             self._apart,
