@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import PydanticCustomError
+
 from onehop.base.errors import CheckpointError, ConfigError, OnehopError, did_you_mean
 from onehop.base.shipped import shipped, shipped_names
 from onehop.config.model import ModelConfig
@@ -43,15 +45,15 @@ def source(model: str, keys: Sequence[str] = (), *, parts: Sequence[str | Path] 
     if model in presets:
         note = (f"the recipe {model} is another thing: plan runs/{model}.toml",) if shipped("runs", model) else ()
         table, trained = _keys(keys)
-        config = ModelConfig.model_validate(
-            merge_stacks([dict(PRESETS[model]), table]) if table else dict(PRESETS[model])
-        )
+        config = _merged(dict(PRESETS[model]), table)
         return Source(config, model, "preset", trained, notes=note)
     own = None if path.exists() else shipped("models", model)
     if path.suffix == ".toml" or (own is None and shipped("runs", model) is not None and not path.exists()):
         return _recipe(model, keys)
     if path.suffix == ".json" and path.is_file():
         return _json(path, keys, parts)
+    if path.suffix == GGUF and not path.exists():
+        raise CheckpointError(f"{model} is not there. Check the path.")
     if path.is_dir() or path.suffix == GGUF:
         return _described(_one_file(path), keys, str(path), parts)
     if own is not None:
@@ -76,13 +78,26 @@ def _keys(keys: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     trained = {}
     if "train" in layer:
         given = layer["train"]
-        found = TrainConfig.model_validate({"steps": 0, "batch_size": given.get("micro_batch", 1), **given})
+        micro = given.get("micro_batch")
+        rows = micro if isinstance(micro, int) and micro > 0 else 1
+        try:
+            found = TrainConfig.model_validate({"steps": 0, "batch_size": rows, **given})
+        except ConfigError as error:
+            raise ConfigError(f"train.{error}") from None
         trained = wishes(found, found.context)
     return layer.get("model", {}), trained
 
 
 def _overridden(config: ModelConfig, table: dict[str, Any]) -> ModelConfig:
-    return ModelConfig.model_validate(merge_stacks([config.model_dump(), table])) if table else config
+    return _merged(config.model_dump(), table) if table else config
+
+
+def _merged(below: dict[str, Any], table: dict[str, Any]) -> ModelConfig:
+    """The model that `table` makes of the one `below`."""
+    try:
+        return ModelConfig.model_validate(merge_stacks([below, table]) if table else below)
+    except PydanticCustomError as error:  # a rule that was broken before the whole could be checked
+        raise ConfigError(f"model.{error}") from None
 
 
 def _recipe(model: str, keys: Sequence[str]) -> Source:

@@ -1,5 +1,6 @@
 """`onehop plan`: what is planned, from which sources, and what is refused with which words."""
 
+import inspect
 import json
 import math
 import subprocess
@@ -10,9 +11,11 @@ import pytest
 import onehop
 from onehop.base.errors import ConfigError, DataError
 from onehop.cli import measure as measure_file
+from onehop.cli import plan as plan_file
 from onehop.cli.main import main
 from onehop.cli.measure import measure
 from onehop.cli.plan_budget import budget_flops, points_of
+from onehop.cli.plan_modes import HEEDS
 from onehop.cli.plan_source import source
 from onehop.config import ModelConfig
 from onehop.cost import plan
@@ -179,17 +182,35 @@ def test_a_model_that_ships_is_found_by_name(capsys):
         (["gpt2", "--dtype", "bf16"], "dtype 'bf16' does not exist. Did you mean bfloat16?"),
         (["gpt2", "--cache-dtype", "q4_k"], "a cache cannot hold 'q4_k'."),
         (["gpt2", "model.d_model=-3"], "d_model=-3"),
+        (["gpt2", "--tokens", "nan"], "tokens=nan: needs 1 or more."),
+        (["gpt2", "--tokens", "inf"], "tokens=inf: needs 1 or more."),
+        (["gpt2", "model.n_layers=1000000000"], "n_layers=1000000000 is more than a plan lists one by one."),
+        (["gpt2", "model.blocks=5"], "model.blocks=5: needs a table for each block"),
+        (["gpt2", "train.micro_batch=0"], "train.micro_batch=0"),
+        (["nowhere.gguf"], "nowhere.gguf is not there. Check the path."),
         (["gpt2", "model.n_layer=3"], "Did you mean n_layers?"),
         (["gpt2", "data.seed=3"], "data.… decides nothing that is planned here."),
         (["gpt2", "train.rows=3"], "rows does not exist."),
         (["gpt2", "--sweep", "model.n_layers"], "write key=value,value,…"),
-        (["gpt2", "--sweep", "batch=1,x"], "--sweep batch=x: needs a number"),
+        (["gpt2", "--sweep", "batch=1,x"], "--sweep batch=x: needs a whole number"),
+        (["gpt2", "--sweep", "batch=1,,2"], "--sweep 'batch=1,,2': write key=value,value,…"),
+        (["gpt2", "--sweep", "tokens=nan"], "--sweep tokens=nan: tokens=nan: needs 1 or more."),
+        (["gpt2", "--sweep", "batch=1", "--out", ""], "Give a name that ends in .png."),
+        (["gpt2", "--sweep", "batch=1", "--out", "plot.svg"], "--out plot.svg: the plot is a PNG."),
         (["gpt2", "--sweep", "layers=1"], "layers is no key."),
         (["gpt2", "--sweep", "model.attention.n_kv_heads=5"], "cannot share n_heads=12"),
         (["shakespeare-char"], "Add model.vocab_size=…"),
         (["--budget", "lots"], "--budget 'lots': write a number and flops, gpu-hours or usd"),
         (["--budget=-1e21flops"], "--budget '-1e21flops'"),
+        (["--budget", "1.2.3flops"], "--budget '1.2.3flops': write a number and flops"),
+        (["--budget", ".flops"], "--budget '.flops': write a number and flops"),
+        (["--budget", "7flops"], "--budget '7flops' is 7 FLOPs: the laws are asked for 1e+09 to 1e+40."),
+        (["--budget", "1e300flops"], "is 1e+300 FLOPs"),
+        (["--budget", "1e21flops", "--serve", "nan"], "--serve nan: needs a number of tokens above 0."),
+        (["--budget", "1e21flops", "--serve", "0"], "--serve 0: needs a number of tokens above 0."),
         (["--budget", "10gpu-hours"], "needs --device"),
+        (["--budget", "10usd", "--device", "H100", "--price", "inf"], "needs --price"),
+        (["--budget", "10usd", "--device", "H100", "--price", "1e-320"], "is inf FLOPs"),
         (["--budget", "10usd", "--device", "H100"], "needs --price"),
         (["--budget", "10h", "--device", "H100", "--mfu", "40"], "--mfu 40.0: a share of the peak"),
         (["--fit-law", "nowhere.jsonl"], "nowhere.jsonl is not there."),
@@ -197,6 +218,38 @@ def test_a_model_that_ships_is_found_by_name(capsys):
 )  # fmt: skip
 def test_nonsense_is_one_line(capsys, words, text):
     assert text in refusal(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["gpt2", "--budget", "1e21flops"], "a model does nothing beside --budget."),
+        (["--budget", "1e21flops", "--what-if"], "--what-if does nothing beside --budget."),
+        (["--budget", "1e21flops", "--mfu", "0.5"], "--mfu changes nothing for a budget in flops."),
+        (["--budget", "1e21flops", "--device", "H100"], "--device changes nothing for a budget in flops."),
+        (
+            ["--budget", "9gpu-hours", "--device", "H100", "--price", "2"],
+            "--price changes nothing for a budget in hours.",
+        ),
+        (["gpt2", "--what-if", "--what-fits"], "--what-if does nothing beside --what-fits."),
+        (["gpt2", "--what-fits", "--batch", "2"], "--batch does nothing beside --what-fits."),
+        (["gpt2", "--what-if", "--sweep", "batch=1,2"], "--what-if does nothing beside --sweep."),
+        (["gpt2", "--out", "a.png"], "--out does nothing without --sweep."),
+        (["gpt2", "--serve", "1e12"], "--serve does nothing without --budget."),
+        (["--what-if"], "--what-if needs a model, for example onehop plan quickstart --what-if"),
+        (["--context", "5"], "--context needs a model"),
+        (["--fit-law", "points.jsonl", "--device", "H100"], "--device does nothing beside --fit-law."),
+        (["--measure", "gpt2"], "a model does nothing beside --measure."),
+    ],
+)
+def test_an_option_that_the_question_does_not_heed_is_refused(capsys, words, text):
+    assert text in refusal(capsys, *words)
+
+
+def test_every_option_is_heeded_by_some_question_and_every_question_by_its_name():
+    """A new option of the command has to be given its place in the table."""
+    options = set(inspect.signature(plan_file.plan).parameters) - {"json"}
+    assert options == set().union(*HEEDS.values()) | (set(HEEDS) - {"plan", "machine"})
 
 
 def test_a_config_that_lacks_a_key_names_it(capsys, tmp_path):
@@ -235,6 +288,30 @@ def test_a_law_is_fitted_to_points_in_a_file(capsys, tmp_path):
     fitted = found(capsys, "--fit-law", "points.jsonl")
     assert fitted["law"]["alpha"] == pytest.approx(0.34, rel=0.02)
     assert fitted["n_points"] == 20
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ('{"n": "x", "d": 1e9, "loss": 3}', "holds a line with n='x'"),
+        ('{"n": true, "d": 1e9, "loss": 3}', "holds a line with n=True"),
+        ('{"n": 1e9, "d": null, "loss": 3}', "holds a line with d=None"),
+        ('{"n": 1e9, "d": 1e9}', "holds a line with loss=None"),
+        ('{"n": 1e9, "d": 1e9, "loss": NaN}', "holds a line with loss=nan"),
+        ('{"n": 1e9, "d": -1, "loss": 3}', "holds a line with d=-1"),
+        ("{" + '"n": 1' + "0" * 400 + "}", "holds a line with n=1000"),
+        ("[" * 100_000, "is not JSON by lines"),
+        (b"\xff\xfe", "is not text in UTF-8"),
+        ("[1, 2]", "holds a line that is no object"),
+    ],
+)
+def test_a_line_that_is_no_point_is_refused_by_its_file(capsys, tmp_path, line, text):
+    good = b'{"n": 1e9, "d": 1e9, "loss": 3}\n'
+    (tmp_path / "points.jsonl").write_bytes(good + (line if isinstance(line, bytes) else line.encode()))
+    found = refusal(capsys, "--fit-law", "points.jsonl")
+    assert "points.jsonl" in found
+    assert text in found
+    assert "is a folder" in refusal(capsys, "--fit-law", str(tmp_path))
 
 
 def test_runs_are_points_by_their_recipe_and_their_last_evaluation(tmp_path):
