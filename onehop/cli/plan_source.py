@@ -19,6 +19,7 @@ from onehop.config.raw import merge_stacks
 from onehop.config.read import model_from_dict, read
 from onehop.config.recipe import Recipe, TrainConfig
 from onehop.cost.account import wishes
+from onehop.formats.gguf.choose import pick
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
 RECIPE, CONFIG, GGUF = "recipe.toml", "config.json", ".gguf"
@@ -54,8 +55,10 @@ def source(model: str, keys: Sequence[str] = (), *, parts: Sequence[str | Path] 
         return _json(path, keys, parts)
     if path.suffix == GGUF and not path.exists():
         raise CheckpointError(f"{model} is not there. Check the path.")
-    if path.is_dir() or path.suffix == GGUF:
-        return _described(_one_file(path), keys, str(path), parts)
+    folder, _, kind = model.rpartition(":")
+    if path.is_dir() or path.suffix == GGUF or (folder and Path(folder).is_dir()):
+        place = _one_file(path) if path.exists() else pick(Path(folder), kind) or path
+        return _described(place, keys, model, parts)
     if own is not None:
         return _described(own, keys, model, parts)
     if HUB_NAME.fullmatch(model):
@@ -165,13 +168,10 @@ def _dtype(raw: dict[str, Any]) -> str | None:
 
 
 def _one_file(path: Path) -> Path:
-    """The GGUF file of a folder without a config.json; the path itself otherwise."""
+    """The GGUF file that is taken of a folder without a config.json; the path itself otherwise."""
     if not path.is_dir() or (path / CONFIG).is_file():
         return path
-    files = sorted(path.glob(f"*{GGUF}"))
-    if len(files) > 1:
-        raise CheckpointError(f"{path} holds several GGUF files: {', '.join(f.name for f in files)}. Name one.")
-    return files[0] if files else path
+    return pick(path) or path
 
 
 def _described(place: Path, keys: Sequence[str], name: str, parts: Sequence[str | Path]) -> Source:
@@ -185,12 +185,12 @@ def _described(place: Path, keys: Sequence[str], name: str, parts: Sequence[str 
     if found.header is not None and not table:
         stored = float(sum(place.nbytes for place in found.header.tensors.values()))
     trained: dict[str, Any] = {}
-    notes: list[str] = []
+    notes = [f"taking {place.name}"] if found.header is not None and place != Path(name) else []
     recipe = found.folder / RECIPE
     if found.kind == "onehop" and recipe.is_file():
         try:
             run = read(recipe).recipe
-            trained, notes = _trained(run), _of_tuning(run)
+            trained, notes = _trained(run), [*notes, *_of_tuning(run)]
         except OnehopError:
             trained = {}  # a recipe of an older version says nothing about the model
     return Source(config, name, found.kind, {**trained, **asked}, stored, _dtype(found.raw), tuple(notes))

@@ -9,17 +9,15 @@ import sys
 import pytest
 
 import onehop
-from onehop.base.errors import ConfigError, DataError
 from onehop.cli import measure as measure_file
 from onehop.cli import plan as plan_file
 from onehop.cli.main import main
 from onehop.cli.measure import measure
-from onehop.cli.plan_budget import budget_flops, points_of
 from onehop.cli.plan_modes import HEEDS
 from onehop.cli.plan_source import source
 from onehop.config import ModelConfig
 from onehop.cost import plan
-from onehop.cost.devices import device, from_dict, to_dict
+from onehop.cost.devices import from_dict, to_dict
 from onehop.cost.scaling import law
 from onehop.formats import write_config
 from onehop.machine import kept
@@ -27,6 +25,7 @@ from onehop.machine.here import here
 from onehop.machine.measure import Bench
 from onehop.weights import save_native
 from onehop.weights.gguf import save_gguf
+from tests.weights.test_gguf_parts import rewritten
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +164,24 @@ def test_of_a_gguf_file_the_weights_are_as_large_as_they_lie_there(capsys, tmp_p
     assert asked["memory"]["inference"]["weights"] == 4 * file["params"]["total"]
 
 
+def test_of_a_folder_of_gguf_files_the_one_that_would_be_loaded_is_planned(capsys, tmp_path):
+    """By preference, by its kind, and where one model lies in several parts."""
+    model, files = onehop.build(small()), tmp_path / "files"
+    files.mkdir()
+    for dtype in ("float32", "q8_0"):
+        save_gguf(model, files / f"m-{dtype}.gguf", dtype=dtype)
+    asked = {name: found(capsys, name) for name in ("files", "files:q8_0", "files:F32")}
+    assert asked["files"]["notes"] == ["taking m-q8_0.gguf"]
+    weights = {name: one["memory"]["inference"]["weights"] for name, one in asked.items()}
+    assert weights["files"] == weights["files:q8_0"] < weights["files:F32"]
+    assert "files holds no GGUF file of the kind Q4_K_M. There are: " in refusal(capsys, "files:Q4_K_M")
+    (files / "m-q8_0.gguf").unlink()
+    rewritten(files / "m-float32.gguf", files / "p.gguf", split_max_tensors=8)
+    (files / "m-float32.gguf").unlink()
+    assert len(list(files.iterdir())) > 1
+    assert found(capsys, "files")["memory"]["inference"]["weights"] == weights["files:F32"]
+
+
 def test_a_model_that_ships_is_found_by_name(capsys):
     assert found(capsys, "fables-tiny")["source"] == "onehop"
 
@@ -259,79 +276,6 @@ def test_a_config_that_lacks_a_key_names_it(capsys, tmp_path):
     assert "hidden_size" in refusal(capsys, "config.json")
 
 
-# Budgets
-
-
-def test_budgets_in_hours_and_money_become_flops():
-    h100 = device("H100")
-    hours, words = budget_flops("500 gpu-hours", h100, mfu=0.4, price=None, dtype="bfloat16")
-    assert hours == pytest.approx(500 * 3600 * 0.4 * 989.4e12)
-    assert "40% of its peak" in words
-    assert budget_flops("$1000", h100, mfu=0.4, price=2.0, dtype="bfloat16")[0] == pytest.approx(hours)
-    assert budget_flops("1,000 usd", h100, mfu=0.4, price=2.0, dtype="bfloat16")[0] == pytest.approx(hours)
-
-
-def test_a_served_model_is_smaller_and_trained_for_longer(capsys):
-    rows = found(capsys, "--budget", "1e21flops", "--serve", "1e13")
-    assert rows["served"]["parameters"] < rows["outcomes"][2]["parameters"]
-
-
-# A law of one's own
-
-
-def test_a_law_is_fitted_to_points_in_a_file(capsys, tmp_path):
-    true = law("chinchilla")
-    rows = [
-        {"n": n, "d": d, "loss": true.loss(n, d)} for n in (1e8, 3e8, 1e9, 3e9, 1e10) for d in (1e9, 3e9, 1e10, 1e11)
-    ]
-    (tmp_path / "points.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    fitted = found(capsys, "--fit-law", "points.jsonl")
-    assert fitted["law"]["alpha"] == pytest.approx(0.34, rel=0.02)
-    assert fitted["n_points"] == 20
-
-
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ('{"n": "x", "d": 1e9, "loss": 3}', "holds a line with n='x'"),
-        ('{"n": true, "d": 1e9, "loss": 3}', "holds a line with n=True"),
-        ('{"n": 1e9, "d": null, "loss": 3}', "holds a line with d=None"),
-        ('{"n": 1e9, "d": 1e9}', "holds a line with loss=None"),
-        ('{"n": 1e9, "d": 1e9, "loss": NaN}', "holds a line with loss=nan"),
-        ('{"n": 1e9, "d": -1, "loss": 3}', "holds a line with d=-1"),
-        ("{" + '"n": 1' + "0" * 400 + "}", "holds a line with n=1000"),
-        ("[" * 100_000, "is not JSON by lines"),
-        (b"\xff\xfe", "is not text in UTF-8"),
-        ("[1, 2]", "holds a line that is no object"),
-    ],
-)
-def test_a_line_that_is_no_point_is_refused_by_its_file(capsys, tmp_path, line, text):
-    good = b'{"n": 1e9, "d": 1e9, "loss": 3}\n'
-    (tmp_path / "points.jsonl").write_bytes(good + (line if isinstance(line, bytes) else line.encode()))
-    found = refusal(capsys, "--fit-law", "points.jsonl")
-    assert "points.jsonl" in found
-    assert text in found
-    assert "is a folder" in refusal(capsys, "--fit-law", str(tmp_path))
-
-
-def test_runs_are_points_by_their_recipe_and_their_last_evaluation(tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "recipe.toml").write_text(onehop.config.to_toml(onehop.config.read("tiny", ["model.vocab_size=300"]).recipe))
-    lines = [
-        {"step": 1, "tokens": 10, "val_loss": 5.0},
-        {"step": 2, "tokens": 20, "val_loss": 4.0},
-        {"step": 3, "tokens": 30},
-    ]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    ((n, d, loss),) = points_of([str(run / "metrics.jsonl")])
-    config = onehop.config.read("tiny", ["model.vocab_size=300"]).recipe.model
-    assert (n, d, loss) == (plan(config).parameters.active, 20, 4.0)
-    (run / "metrics.jsonl").write_text('{"step": 1}\n')
-    with pytest.raises(DataError, match="no line with tokens and val_loss"):
-        points_of([str(run / "metrics.jsonl")])
-
-
 # This machine
 
 
@@ -387,8 +331,3 @@ def test_of_a_hub_model_the_config_alone_is_fetched(capsys, monkeypatch, tmp_pat
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetched)
     assert found(capsys, "someone/something@main")["source"] == "hub"
     assert asked == [("someone/something", "config.json", "main")]
-
-
-def test_a_price_of_nothing_is_refused():
-    with pytest.raises(ConfigError, match="needs --price"):
-        budget_flops("10usd", device("H100"), mfu=0.4, price=0.0, dtype="bfloat16")
