@@ -24,7 +24,14 @@ TEXTS = ["README.md", "CONTRIBUTING.md", "tests/SKIPS.md"]
 TEXTS += [f"docs/{name}.md" for name in ("textbook", "checkpoints", "tuning", "planner")]
 WRITTEN = ("out/", "my", "path.py", "org/")  # what the reader's own commands write or read, and stand-ins for any name
 COMMANDS = [line for line in README.splitlines() if line.startswith("onehop ")]
-SHORT = ["train.steps=2", "train.batch_size=2", "train.eval_rows=2", "train.sample_tokens=4", "train.device=cpu"]
+SHORT = [
+    "train.steps=2",
+    "train.batch_size=2",
+    "train.eval_rows=2",
+    "train.sample_tokens=4",
+    "train.device=cpu",
+    "train.measure_peak=no",
+]
 SMALL = ["model.d_model=16", "model.attention.position.width=2", "model.n_layers=1", "model.ffn.d_ff=16", *SHORT]
 
 # a piece of a command -> what it has to say

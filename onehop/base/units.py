@@ -13,6 +13,12 @@ def human_count(n: float) -> str:
     return f"{number}{unit}"
 
 
+def human_flops(n: float) -> str:
+    """FLOPs with a decimal unit: 1_500_000_000 -> '1.5 GFLOP'."""
+    number, unit = _scaled(n, ("", "k", "M", "G", "T", "P", "E", "Z"))
+    return f"{number} {unit}FLOP"
+
+
 def human_time(seconds: float) -> str:
     """Seconds as '42 s', '3 min 05 s' or '2 h 07 min'."""
     whole = round(seconds)

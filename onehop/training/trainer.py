@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from onehop import __version__
-from onehop.base.errors import CheckpointError, ConfigError, OnehopError
+from onehop.base.errors import CheckpointError, ConfigError, Diverged
 from onehop.base.files import atomic_file, atomic_write
 from onehop.config.recipe import Recipe, TrainConfig
 from onehop.config.write import to_toml
@@ -29,7 +29,7 @@ from onehop.training.ema import FOLDER as EMA
 from onehop.training.ema import Average
 from onehop.training.evaluate import validation_loss
 from onehop.training.events import FOLDER as EVENTS
-from onehop.training.events import check_tensorboard
+from onehop.training.events import check_logs
 from onehop.training.lessons import make_lesson
 from onehop.training.optimizer import make_optimizer
 from onehop.training.randomness import Generators, has_own_parts
@@ -61,7 +61,8 @@ class Trainer:
 
     The constructor prepares the data and builds the model; `steps` trains; `evaluate` and `save` at any time. A recipe
     that is refused leaves nothing behind, and an earlier run where it was. allow_changes: resume a run though
-    its numbers will not be those that it would have had. `notes` says what has changed since the checkpoint.
+    its numbers will not be those that it would have had. `notes` says what has changed since the checkpoint. data:
+    where the encoded text is kept, if runs share it (left out: in `out`).
     """
 
     def __init__(
@@ -71,20 +72,20 @@ class Trainer:
         resume: bool = False,
         fresh: bool = False,
         allow_changes: bool = False,
+        data: Path | None = None,
         notify: Notify = quiet,
     ):
-        self.out, self.notify = Path(recipe.out), notify
+        self.out, self.data_folder, self.notify = Path(recipe.out), data or Path(recipe.out) / "data", notify
         self.checkpoints, self.writer = Checkpoints(self.out, keep=recipe.train.keep), Writer()
         self.remarks: list[str] = []  # what the session has still to say
         _check_out(self.out, resume=resume, fresh=fresh)
-        if recipe.train.tensorboard:
-            check_tensorboard()
+        check_logs(recipe.train)
         self.device = pick_device(recipe.train.device)
         self.precision = pick_precision(recipe.train.precision, self.device)
-        with _nothing_left(self.out):
+        with nothing_left(self.out):
             begun = None if recipe.tune.init is None else Checkpoint.open(recipe, self.device)
             known: dict[str, Any] = {} if begun is None else begun.known(recipe)
-            self.lesson = make_lesson(recipe, self.out / "data", notify, **known)
+            self.lesson = make_lesson(recipe, self.data_folder, notify, **known)
             self.data, self.loader, self.data_report = self.lesson.data, self.lesson.loader, self.lesson.report
             self.tokenizer = self.data.tokenizer
             self.recipe = _with_vocab(recipe, self.tokenizer.vocab_size)
@@ -223,11 +224,9 @@ class Trainer:
             **self.report,
         }
 
-    def _diverged(self, what: str) -> OnehopError:
+    def _diverged(self, what: str) -> Diverged:
         cfg = self.recipe.train
-        return OnehopError(
-            f"{what}: the run has diverged. Lower train.lr={cfg.lr:g}, or raise train.warmup={cfg.warmup}."
-        )
+        return Diverged(f"{what}: the run has diverged. Lower train.lr={cfg.lr:g}, or raise train.warmup={cfg.warmup}.")
 
     def placed(self, batch: Batch) -> Batch:
         """A batch as the model reads it: on its device, its documents apart or joined."""
@@ -275,7 +274,8 @@ class Trainer:
             self.checkpoints.remove()
             for file in (self.out / EVENTS).glob("events.out.tfevents.*"):
                 file.unlink()
-            remove_others(self.data)
+            if self.data_folder == self.out / "data":  # what runs share is not for one of them to clear
+                remove_others(self.data)
         elif self.restored is not None:
             self.checkpoints.set_aside(self.restored)
             self.checkpoints.show(self.restored)
@@ -312,7 +312,7 @@ def _check_out(out: Path, *, resume: bool, fresh: bool) -> None:
 
 
 @contextmanager
-def _nothing_left(out: Path) -> Iterator[None]:
+def nothing_left(out: Path) -> Iterator[None]:
     """Remove the folder again if it is new and its block fails."""
     first = next((parent for parent in (*reversed(out.parents), out) if not parent.exists()), None)
     try:
