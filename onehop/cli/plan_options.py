@@ -1,11 +1,8 @@
-"""The options of `onehop plan`, each with its help, and which of them go together."""
+"""The options of `onehop plan`, each with its help."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-
-from onehop.base.errors import ConfigError
 
 Model = Annotated[
     str | None,
@@ -28,8 +25,7 @@ DeviceName = Annotated[str | None, typer.Option(help="H200, RTX4090, M4Max … (
 Tokens = Annotated[float | None, typer.Option(help="tokens to train on, for the loss (1e12)")]
 Budget = Annotated[str | None, typer.Option(help="the best model for 1e21flops, 500gpu-hours or 5000usd")]
 Mfu = Annotated[
-    float | None,
-    typer.Option(help="share of the device's peak that training reaches, for hours and money (left out: 0.4)"),
+    float | None, typer.Option(help="share of the device's peak that training reaches, for hours and money (0.4)")
 ]
 Price = Annotated[float | None, typer.Option(help="what an hour of the device costs, for a budget in money")]
 Serve = Annotated[
@@ -37,37 +33,7 @@ Serve = Annotated[
 ]
 FitLaw = Annotated[list[str] | None, typer.Option(help="a run's metrics.jsonl; several: fit a scaling law to them")]
 Sweep = Annotated[str | None, typer.Option(help="a table and a plot over values: model.attention.n_kv_heads=1,2,4,8")]
-Out = Annotated[str | None, typer.Option(help="where a sweep's plot goes (left out: sweep.png)")]
+Out = Annotated[str | None, typer.Option(help="where a sweep's plot goes (sweep.png)")]
 WhatIf = Annotated[bool, typer.Option("--what-if", help="what would change if one thing did, a line each")]
 WhatFits = Annotated[bool, typer.Option("--what-fits", help="types of weights by contexts: how many texts fit")]
 Measure = Annotated[bool, typer.Option("--measure", help="measure this machine (about 20 s), for all later plans")]
-
-# what the command does: the first of these that is given decides -> the options that it heeds
-HEEDS = {
-    "measure": (),
-    "fit_law": ("model", "keys"),  # more files, as `--fit-law runs/*/metrics.jsonl` gives them
-    "budget": ("device", "mfu", "price", "serve"),
-    "sweep": ("model", "keys", "parts", "context", "batch", "dtype", "cache_dtype", "tokens", "device", "out"),
-    "what_fits": ("model", "keys", "parts", "context", "dtype", "cache_dtype", "device"),
-    "what_if": ("model", "keys", "parts", "context", "batch", "dtype", "cache_dtype", "tokens", "device"),
-    "model": ("keys", "parts", "context", "batch", "dtype", "cache_dtype", "tokens", "device"),
-}
-
-
-def check(given: Mapping[str, Any]) -> None:
-    """Refuse an option that what is asked for would not heed. Raises ConfigError naming it."""
-    named = [name for name, value in given.items() if value]
-    asked = next((name for name in HEEDS if name in named), None)
-    heeded = ("device",) if asked is None else (asked, *HEEDS[asked])
-    left = [name for name in named if name not in heeded]
-    if left:
-        where = "without a MODEL" if asked is None else f"with {_shown(asked)}"
-        raise ConfigError(
-            f"{_shown(left[0])} has no effect {where}: leave it out. onehop plan --help tells the options."
-        )
-    if asked in ("sweep", "what_fits", "what_if") and "model" not in named:
-        raise ConfigError(f"{_shown(asked)} is asked of a model: onehop plan MODEL {_shown(asked)}")
-
-
-def _shown(name: str) -> str:
-    return {"model": "MODEL", "keys": "key=value"}.get(name, "--" + name.replace("_", "-"))

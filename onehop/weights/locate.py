@@ -5,7 +5,7 @@ from pathlib import Path
 from onehop.base.errors import CheckpointError, did_you_mean
 from onehop.base.shipped import shipped, shipped_names
 from onehop.formats.folder import CONFIG, GGUF
-from onehop.weights.choose import pick
+from onehop.formats.gguf.choose import pick
 from onehop.weights.hub import HubName, from_hub
 
 
