@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -228,3 +229,13 @@ def test_a_fresh_run_leaves_what_is_not_a_checkpoint(tmp_path):
     mine.write_text("mine")
     Trainer(recipe(tmp_path), fresh=True)
     assert names(tmp_path) == ["notes.txt"]
+
+
+def test_a_run_that_was_copied_with_its_links_followed_goes_on_and_has_a_link_again(tmp_path):
+    onehop.train(recipe(tmp_path))
+    copied = tmp_path / "copy"
+    shutil.copytree(tmp_path / "out", copied)  # follows links, as scp -r does
+    assert not (copied / FOLDER / BEST).is_symlink()
+    onehop.train(recipe(tmp_path, steps=8).model_copy(update={"out": str(copied)}), resume=True)
+    assert (copied / FOLDER / BEST).is_symlink()
+    assert not list((copied / FOLDER).glob(".*"))
