@@ -13,6 +13,7 @@ import torch
 
 import onehop
 from onehop.base.errors import OnehopError
+from onehop.data import sides
 from onehop.training import saving, session
 from onehop.training.checkpoints import BEST, FOLDER, SUMS, Checkpoints, Writer, damage
 from onehop.training.trainer import Trainer
@@ -215,6 +216,21 @@ def test_sigterm_saves_as_ctrl_c_does(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is before
     assert (run.interrupted, run.stopped_by, run.step) == (True, signal.SIGTERM, 4)
     assert newest(tmp_path).name == "step-00000004"
+
+
+def test_sigterm_while_the_text_is_read_leaves_nothing_half_written(tmp_path, monkeypatch):
+    real = sides.write_shards
+
+    def terminated(*args, **options):
+        real(*args, **options)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(sides, "write_shards", terminated)
+    with pytest.raises(SystemExit) as ended:
+        onehop.train(recipe(tmp_path))
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_is_told_to_start_over(tmp_path):
