@@ -74,7 +74,7 @@ def train(
 
     resume: go on where the run in `out` stopped, bit for bit; allow_changes: also where the recipe or the machine has
     changed so that its numbers will differ. fresh: replace it. Ctrl-C and SIGTERM end the run after the step and save
-    it. Shows its progress on `console` (left out: nowhere).
+    it; before the first step they leave nothing behind. Shows its progress on `console` (left out: nowhere).
     """
     recipe = _recipe(source, overrides)
     with Display(console if console is not None else Console(quiet=True)) as display:
