@@ -1,9 +1,10 @@
 """Tokens per second of a training step on a CPU, beside other libraries' models of the same size.
 
 All take the same batches, loss, clipping and fused AdamW, and take turns, so that a busy machine slows all alike;
-medians over the turns. Beside onehop: Hugging Face's GPT-2 and Llama classes, `plain` (nanoGPT's arithmetic, written
-down once more: a GPT-2 block of F.linear, F.layer_norm and SDPA), and, where they are installed, LitGPT and
-x-transformers. Writes benchmarks/results/train_cpu.json. Needs the extra `dev` (transformers).
+medians over the turns. onehop builds two models: one of GPT-2's parts, beside Hugging Face's GPT-2 class and `plain`
+(nanoGPT's arithmetic, written down once more: a GPT-2 block of F.linear, F.layer_norm and SDPA); one of Llama's, beside
+Hugging Face's Llama class and, where they are installed, LitGPT and x-transformers. Writes
+benchmarks/results/train_cpu.json. Needs the extra `dev` (transformers).
 
 python benchmarks/train_cpu.py [--sizes small,middle,large] [--rounds 7] [--threads 2]
 """
@@ -68,42 +69,46 @@ def main() -> None:
 
 
 def of_size(name: str, rounds: int) -> dict:
-    """Each contestant's tokens per second in each precision."""
+    """Tokens per second in each precision; how far onehop is ahead of those of the same parts, and of plain float32."""
     size = SIZES[name]
     torch.manual_seed(0)
-    contestants = {"onehop": ours(size), "plain": plain(size), "GPT2LMHeadModel": gpt2(size)}
-    contestants["LlamaForCausalLM"] = llama(size)
-    contestants |= {module: build(size) for module, build in OPTIONAL.items() if find_spec(module)}
-    found = {}
-    for precision, dtype in PRECISIONS.items():
-        rates, ratios = measured(contestants, size, dtype, rounds=rounds)
-        found[precision] = {"tokens_per_second": rates, "onehop_over": ratios}
+    contestants = {who: build(size) for who, (build, needs) in CONTESTANTS.items() if needs is None or find_spec(needs)}
+    times = measured(contestants, size, rounds=rounds)
+    found: dict = {"shape": vars(size)}
+    for precision in PRECISIONS:
+        rates = {who: size.rows * size.context / statistics.median(times[who, precision]) for who in contestants}
+        ahead = {
+            who: {other: ahead_of(times, (who, precision), (other, precision)) for other in others if other in rates}
+            for who, others in OURS.items()
+        }
+        found[precision] = {"tokens_per_second": {who: round(rate, 1) for who, rate in rates.items()}, "ahead": ahead}
         print(name, precision, *(f"{who} {rate:.0f}" for who, rate in rates.items()), sep=", ")
-        print("  onehop over", *(f"{who} {ratio:.2f}" for who, ratio in ratios.items()), flush=True)
-    return {"shape": vars(size), **found}
+        for who, others in ahead.items():
+            print(f"  {who} over", *(f"{other} {ratio:.2f}" for other, ratio in others.items()), flush=True)
+    half, plain_float32 = list(PRECISIONS)[1], ("plain", next(iter(PRECISIONS)))
+    found["16 bits over plain float32"] = {who: ahead_of(times, (who, half), plain_float32) for who in OURS}
+    print("  16 bits over plain float32:", found["16 bits over plain float32"])
+    return found
 
 
-def measured(
-    contestants: dict[str, Step], size: Size, dtype: torch.dtype, *, rounds: int
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Tokens per second of each contestant (medians of its turns), and the medians of onehop's ratios to each."""
+def ahead_of(times: dict, one: tuple[str, str], other: tuple[str, str]) -> float:
+    """The median, over the rounds, of the other's time over the one's."""
+    return round(statistics.median(b / a for a, b in zip(times[one], times[other], strict=True)), 2)
+
+
+def measured(contestants: dict[str, Step], size: Size, *, rounds: int) -> dict[tuple[str, str], list[float]]:
+    """Seconds per step of each contestant in each precision, round by round."""
     steps = max(1, 6000 // (size.rows * size.context))  # a turn of one short step would be noise
-    times: dict[str, list[float]] = {name: [] for name in contestants}
+    times: dict[tuple[str, str], list[float]] = {}
     for number in range(rounds + 1):  # the first round does not count
-        for name, step in contestants.items():
-            rows = batch(number, size)
-            began = time.perf_counter()
-            for _ in range(steps):
-                step(rows, dtype)
-            times[name].append((time.perf_counter() - began) / steps)
-    taken = {name: values[1:] for name, values in times.items()}
-    rates = {name: round(size.rows * size.context / statistics.median(values), 1) for name, values in taken.items()}
-    ratios = {
-        name: round(statistics.median(b / a for a, b in zip(taken["onehop"], values, strict=True)), 2)
-        for name, values in taken.items()
-        if name != "onehop"
-    }
-    return rates, ratios
+        for precision, dtype in PRECISIONS.items():
+            for name, step in contestants.items():
+                rows = batch(number, size)
+                began = time.perf_counter()
+                for _ in range(steps):
+                    step(rows, dtype)
+                times.setdefault((name, precision), []).append((time.perf_counter() - began) / steps)
+    return {key: values[1:] for key, values in times.items()}
 
 
 def batch(seed: int, size: Size) -> Batch:
@@ -121,16 +126,26 @@ def batch(seed: int, size: Size) -> Batch:
     )
 
 
-def ours(size: Size) -> Step:
-    """A SwiGLU model, as Llama's, trained by the step that `onehop train` takes."""
-    config = ModelConfig(
-        vocab_size=size.vocab,
-        d_model=size.width,
-        n_layers=size.layers,
-        max_len=size.context,
-        attention={"n_heads": size.heads},
-        ffn={"kind": "gated", "d_ff": 8 * size.width // 3},
+def gpt2_parts(size: Size) -> Step:
+    """GPT-2's parts: LayerNorm, learned positions, GELU."""
+    return ours(
+        size,
+        norm={"kind": "layer", "bias": False},
+        embed={"position": "learned"},
+        attention={"n_heads": size.heads, "position": {"kind": "none"}},
+        ffn={"kind": "plain", "d_ff": 4 * size.width, "activation": "gelu"},
     )
+
+
+def llama_parts(size: Size) -> Step:
+    """Llama's parts: RMSNorm, rotary positions, SwiGLU."""
+    return ours(size, attention={"n_heads": size.heads}, ffn={"kind": "gated", "d_ff": 8 * size.width // 3})
+
+
+def ours(size: Size, **parts: object) -> Step:
+    """A model trained by the step that `onehop train` takes."""
+    shape = {"vocab_size": size.vocab, "d_model": size.width, "n_layers": size.layers, "max_len": size.context}
+    config = ModelConfig(**shape, **parts)
     cfg = TrainConfig(steps=10**6, batch_size=size.rows, lr=1e-3, warmup=100, betas=BETAS, weight_decay=DECAY)
     model = onehop.build(config).train()
     pick_product(model, torch.device("cpu"))
@@ -259,7 +274,17 @@ def x_transformers(size: Size) -> Step:
     return theirs(model)
 
 
-OPTIONAL = {"litgpt": litgpt, "x_transformers": x_transformers}
+GPT2, LLAMA = "onehop, GPT-2's parts", "onehop, Llama's parts"
+OURS = {GPT2: ("plain", "GPT2LMHeadModel"), LLAMA: ("LlamaForCausalLM", "LitGPT", "x-transformers")}
+CONTESTANTS: dict[str, tuple[Callable[[Size], Step], str | None]] = {
+    GPT2: (gpt2_parts, None),
+    LLAMA: (llama_parts, None),
+    "plain": (plain, None),
+    "GPT2LMHeadModel": (gpt2, None),
+    "LlamaForCausalLM": (llama, None),
+    "LitGPT": (litgpt, "litgpt"),
+    "x-transformers": (x_transformers, "x_transformers"),
+}
 
 
 def theirs(model: nn.Module, logits_of: Callable[[Tensor], Tensor] | None = None) -> Step:

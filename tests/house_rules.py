@@ -19,7 +19,7 @@ MAX_POSITIONAL = 4  # three is the aim; the kernels of attention share (q, keys,
 # Imported where used, because they are slow to load, optional, or only there for their effect on the terminal.
 LAZY = {
     "gguf", "huggingface_hub", "jinja2", "llguidance", "lm_eval", "matplotlib", "pyarrow", "readline", "sentencepiece",
-    "tensorboard", "tiktoken", "tokenizers", "transformers", "zstandard",
+    "tensorboard", "tiktoken", "tokenizers", "transformers", "wandb", "zstandard",
 }  # fmt: skip
 BRINGS_TORCH = ("torch", "safetensors.torch", "transformers", "tensorboard", "lm_eval")
 # Their commands import what they run when they run it, so that --help stays quick; `import onehop` likewise.

@@ -21,10 +21,25 @@ from tests.training.small_runs import sentences
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 TEXTS = ["README.md", "CONTRIBUTING.md", "tests/SKIPS.md"]
-TEXTS += [f"docs/{name}.md" for name in ("textbook", "checkpoints", "tuning", "planner")]
-WRITTEN = ("out/", "my", "path.py", "org/")  # what the reader's own commands write or read, and stand-ins for any name
+TEXTS += [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("*.md"))]
+WRITTEN = (
+    "out/",
+    "my",
+    "path.py",
+    "org/",
+    "checkpoints/",
+    "comparison.",
+    "recipe.toml",
+)  # what the reader's own commands write or read, and stand-ins for any name
 COMMANDS = [line for line in README.splitlines() if line.startswith("onehop ")]
-SHORT = ["train.steps=2", "train.batch_size=2", "train.eval_rows=2", "train.sample_tokens=4", "train.device=cpu"]
+SHORT = [
+    "train.steps=2",
+    "train.batch_size=2",
+    "train.eval_rows=2",
+    "train.sample_tokens=4",
+    "train.device=cpu",
+    "train.measure_peak=no",
+]
 SMALL = ["model.d_model=16", "model.attention.position.width=2", "model.n_layers=1", "model.ffn.d_ff=16", *SHORT]
 
 # a piece of a command -> what it has to say
@@ -51,7 +66,7 @@ SAYS = {
 def test_every_file_that_a_text_names_exists(text):
     found = (ROOT / text).read_text()
     prose = re.sub(r"^```.*?^```", "", found, flags=re.MULTILINE | re.DOTALL)
-    linked = [target for target in re.findall(r"\]\(([^)\s]+)\)", prose) if not target.startswith("#")]
+    linked = [target for target in re.findall(r"\]\(([^)\s]+)\)", prose) if not target.startswith(("#", "https://"))]
     assert [target for target in linked if not ((ROOT / text).parent / target).exists()] == []
     named = re.findall(r"`((?:[\w.-]+/)+[\w.*-]*|[\w-]+\.(?:md|toml|txt|py))(?:::?[\w.]+)?`", prose)
     missing = [name for name in named if not name.startswith(WRITTEN) and not (list(ROOT.glob(name)) or inside(name))]
@@ -61,6 +76,10 @@ def test_every_file_that_a_text_names_exists(text):
 def inside(name):
     """Whether a name is that of a file in the package, as `config/read.py` is."""
     return (ROOT / "onehop" / name).exists()
+
+
+def test_the_readme_leads_to_every_page():
+    assert {text for text in TEXTS if text.startswith("docs/")} <= set(re.findall(r"\]\((docs/\w+\.md)\)", README))
 
 
 def test_the_recipes_of_the_text_on_tuning_are_recipes(tmp_path):
@@ -137,6 +156,16 @@ def test_a_command_of_the_readme_does_what_is_said(line, said):
     assert code == 0, text
     (words,) = [words for piece, words in SAYS.items() if piece in line]
     assert words in text
+
+
+def test_the_commands_of_the_text_on_the_planner_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = [line for line in (ROOT / "docs/planner.md").read_text().splitlines() if line.startswith("onehop plan")]
+    assert len(lines) >= 8
+    for line in lines:
+        words = shlex.split(line, comments=True)[1:]
+        if not {"--measure", "--fit-law"} & set(words):  # one takes 20 s, one wants runs
+            assert main(words) == 0, (line, capsys.readouterr().err)
 
 
 def test_the_snippet_of_the_readme_runs_as_it_stands(monkeypatch, capsys):

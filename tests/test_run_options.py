@@ -39,6 +39,8 @@ ELSEWHERE = {
     "max_skipped": "test_so_many_broken_steps_in_a_row_end_the_run_also_over_a_resume",
     "spike": "test_a_spike_in_a_run_is_told_where_the_recipe_draws_the_line",
     "dead_after": "test_a_dead_expert_is_told_and_its_load_stands_in_the_metrics",
+    "measure_peak": "test_a_run_tells_the_share_of_the_measured_peak_in_its_line_its_metrics_and_its_report",
+    "wandb": "test_weights_and_biases_hears_every_line_under_one_id_also_after_a_resume",
     "tensorboard": "test_tensorboard_that_is_not_installed_is_named_with_its_extra_before_anything_is_read",
 }
 SHORT = {

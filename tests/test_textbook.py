@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import onehop
-from onehop.cli.main import COMMANDS
+from onehop.cli.main import COMMANDS, main
 from onehop.config import read
 from onehop.model import build
 from onehop.model.taps import listen
@@ -233,6 +233,12 @@ def test_every_claim_names_code_a_test_and_a_command_that_exist(row):
     else:
         assert command[0] == "python"
         assert (ROOT / command[1]).is_file()
+
+
+@pytest.mark.parametrize("command", [row[4].strip("`") for row in rows() if row[4].startswith("`onehop plan ")])
+def test_what_a_claim_plans_can_be_planned(command, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()[1:]) == 0, capsys.readouterr().err
 
 
 def test_every_test_that_a_note_names_exists():

@@ -36,6 +36,10 @@ class CheckpointError(OnehopError):
         return cls(f"{where}: {'; '.join(parts)}. Check that the weights and the config belong to the same model.")
 
 
+class Diverged(OnehopError):
+    """A run's numbers are no longer finite: it will not come back."""
+
+
 class RequestError(OnehopError):
     """A generation request that cannot be honoured (too long, an impossible value, a contradiction)."""
 

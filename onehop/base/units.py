@@ -13,6 +13,15 @@ def human_count(n: float) -> str:
     return f"{number}{unit}"
 
 
+def human_flops(n: float) -> str:
+    """FLOPs with a decimal unit: 481e9 -> '481 GFLOP'; beyond petaflops by powers of ten, as budgets are written."""
+    if abs(n) >= 1e18:
+        digits, _, power = f"{n:.3g}".partition("e+")
+        return f"{digits}e{power} FLOP"
+    number, unit = _scaled(n, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
+    return f"{number} {unit}"
+
+
 def human_time(seconds: float) -> str:
     """Seconds as '42 s', '3 min 05 s' or '2 h 07 min'."""
     whole = round(seconds)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,11 @@ class _Console(Console):
 def people(as_json: bool) -> Console:
     """The console for people: the terminal, or a pipe, whose lines are not broken; or nothing where a machine reads."""
     return _Console(quiet=as_json, highlight=False, width=None if sys.stdout.isatty() else UNBROKEN)
+
+
+def repeat_on_a_gpu() -> None:
+    """What train.deterministic needs of the environment: without it torch refuses products on a GPU."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def beside(as_json: bool) -> Callable[[str], None]:

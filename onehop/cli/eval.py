@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from onehop.base.errors import DataError
+from onehop.cli import eval_tasks as t
 from onehop.cli import options as o
 from onehop.cli.common import Json, beside, machines, new_app, people, place_of, table
 from onehop.data.sources import Source, open_source
@@ -24,8 +25,12 @@ def evaluate(
     documents: Annotated[int | None, typer.Option(help="how many documents of the corpus (left out: 200)")] = None,
     seed: Annotated[int | None, typer.Option(help="of the corpus (left out: 12345, unlike training's)")] = None,
     stride: Annotated[int | None, typer.Option(help="tokens between windows over long texts")] = None,
-    by_document: Annotated[bool, typer.Option(help="tell the loss of each document too")] = False,
-    by_position: Annotated[bool, typer.Option(help="tell the loss by the tokens before it in the context")] = False,
+    by_document: Annotated[bool, typer.Option("--by-document", help="tell the loss of each document too")] = False,
+    by_position: Annotated[bool, typer.Option("--by-position", help="tell the loss by the tokens before")] = False,
+    tasks: t.Tasks = None,
+    include_path: t.IncludePath = None,
+    limit: t.Limit = None,
+    num_fewshot: t.Shots = None,
     dtype: o.DType = None,
     device: o.Device = "cpu",
     kernel: o.KernelName = "auto",
@@ -33,21 +38,33 @@ def evaluate(
     adapter: o.Adapter = None,
     json: Json = False,
 ) -> int:
-    """Loss (nats per token), perplexity and bits per byte on text."""
-    if bool(files) == (corpus is not None):
-        raise DataError("give a text to read: onehop eval MODEL FILE …, or --corpus fables (one of the two)")
+    """Loss (nats per token), perplexity and bits per byte on text; or lm-eval's tasks."""
+    if sum((bool(files), corpus is not None, tasks is not None)) != 1:
+        raise DataError("give a text to read: onehop eval MODEL FILE …, or --corpus fables, or --tasks (one of them)")
+    asks: dict[str, Any] = {"include_path": include_path, "limit": limit, "num_fewshot": num_fewshot}
+    reads = {"documents": documents, "seed": seed, "stride": stride}
+    reads |= {"by_document": by_document or None, "by_position": by_position or None}
+    t.refuse(reads if tasks is not None else asks, for_tasks=tasks is None)
+    how: dict[str, Any] = {"dtype": dtype, "device": device, "kernel": kernel, "parts": parts or [], "adapter": adapter}
+    if tasks is not None:
+        t.tell_tasks(load(place_of(model), report=beside(json), **how), tasks, json=json, **asks)
+        return 0
     if files and (documents, seed) != (None, None):
         raise DataError("--documents and --seed choose from a built-in corpus; files are read whole. Leave them out.")
-    source = _corpus(corpus, documents, seed) if corpus else open_source(files=files or ())
-    lm = load(
-        place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], adapter=adapter,
-        report=beside(json),
-    )  # fmt: skip
+    source = _corpus(corpus, documents, seed) if corpus else _files(files or [])
+    lm = load(place_of(model), report=beside(json), **how)
     with people(json).status(f"reading {source.description}"):
         texts = list(source)
         found = lm.evaluate(texts, stride=stride)
     _tell(source.description, found, json=json, by_document=by_document, by_position=by_position)
     return 0
+
+
+def _files(files: list[Path]) -> Source:
+    try:
+        return open_source(files=files)
+    except DataError as error:  # names the key of a recipe, which no one gave here
+        raise DataError(str(error).replace("data.files=", "")) from error
 
 
 def _corpus(name: str, documents: int | None, seed: int | None) -> Source:

@@ -14,10 +14,10 @@ from onehop.base.errors import OnehopError, did_you_mean
 
 # verb -> the module that holds it, and what it is for
 COMMANDS = {
-    "train": ("onehop.cli.train", "train a model from text files by a recipe"),
+    "train": ("onehop.cli.train", "train a model by a recipe, or compare recipes"),
     "generate": ("onehop.cli.generate", "continue a prompt"),
     "chat": ("onehop.cli.chat", "talk with a model in the terminal"),
-    "eval": ("onehop.cli.eval", "loss, perplexity and bits per byte of a model on text"),
+    "eval": ("onehop.cli.eval", "loss, perplexity and bits per byte on text, or lm-eval's tasks"),
     "plan": (
         "onehop.cli.plan",
         "what a model costs before it is paid for: parameters, FLOPs, cache, memory, time, loss",

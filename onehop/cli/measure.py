@@ -50,7 +50,8 @@ def measure(machine: Machine, *, bench: Bench, report: Callable[[str], None], sm
     report("memory")
     bandwidth, passes = read_bandwidth(bench, nbytes=(1 << 29) // small), pass_bandwidth(bench)
     pace = Pace(linear, trained, forward, backward, passes, layers)
-    where = f"{machine.processor}, {torch.get_num_threads()} threads, measured"
+    threads = torch.get_num_threads()
+    where = f"{machine.processor}, {threads} thread{'s' * (threads != 1)}, measured"
     return Device("this machine", float(machine.memory), bandwidth, flops, where, "cpu", pace)
 
 

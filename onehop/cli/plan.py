@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from onehop.base.errors import ConfigError, OnehopError
-from onehop.base.units import human_bytes, human_count
+from onehop.base.units import human_bytes, human_count, human_flops
 from onehop.cli import plan_options as o
 from onehop.cli.common import Json, beside, machines, new_app, people
 from onehop.cli.options import Parts
 from onehop.cli.plan_budget import budget_flops, points_of
+from onehop.cli.plan_modes import mode
 from onehop.cli.plan_source import Source, source
 from onehop.cli.plan_tables import (
     seconds,
@@ -40,18 +42,18 @@ def plan(
     model: o.Model = None,
     keys: o.Keys = None,
     context: o.Context = None,
-    batch: o.Batch = 1,
+    batch: o.Batch = None,
     dtype: o.DType = None,
     cache_dtype: o.CacheDType = None,
     device: o.DeviceName = None,
     tokens: o.Tokens = None,
     budget: o.Budget = None,
-    mfu: o.Mfu = 0.4,
+    mfu: o.Mfu = None,
     price: o.Price = None,
     serve: o.Serve = None,
     fit_law: o.FitLaw = None,
     sweep: o.Sweep = None,
-    out: o.Out = "sweep.png",
+    out: o.Out = None,
     what_if: o.WhatIf = False,
     what_fits: o.WhatFits = False,
     measure: o.Measure = False,
@@ -59,20 +61,21 @@ def plan(
     json: Json = False,
 ) -> int:
     """What a model costs before it is paid for: parameters, FLOPs, cache, memory, time, loss. Loads no weights."""
+    asked = mode({name: value for name, value in locals().items() if name != "json"})
     keys = keys or []
-    if measure:
+    if asked == "measure":
         return _measure(json)
-    if fit_law:
+    if fit_law is not None:
         return _fit([*fit_law, *([model] if model else []), *keys], json)
     where = _where(device)
     if budget is not None:
-        return _budget(budget, where, {"mfu": mfu, "price": price, "dtype": "bfloat16"}, serve, json)
+        return _budget(budget, where, {"mfu": mfu, "price": price, "named": device}, serve, json)
     if model is None:
         return _machine(where, json)
     wish = {"context": context, "batch": batch, "dtype": dtype, "cache_dtype": cache_dtype, "tokens": tokens}
     question = Question(model, keys, parts or [], {k: v for k, v in wish.items() if v is not None}, where)
     if sweep is not None:
-        return _sweep(sweep, question, Path(out), json)
+        return _sweep(sweep, question, Path("sweep.png" if out is None else out), json)
     return _plan(question, what_if=what_if, rooms=what_fits, json=json)
 
 
@@ -165,7 +168,7 @@ def _show_device(found: Device, say: Any) -> None:
         return
     say(f"  memory is read at {human_bytes(found.bandwidth)}/s")
     for dtype, rate in found.flops.items():
-        say(f"  products in {dtype}: {human_count(rate)}FLOP/s")
+        say(f"  products in {dtype}: {human_flops(rate)}/s")
     if found.pace is not None:
         for phase, by_type in found.pace.per_layer.items():
             each = ", ".join(f"{seconds(s)} in {dtype}" for dtype, s in by_type.items())
@@ -193,13 +196,13 @@ def _machine(where: Device, json: bool) -> int:
             d.name,
             human_bytes(d.memory),
             f"{human_bytes(d.bandwidth)}/s",
-            f"{human_count(d.peak('bfloat16'))}FLOP/s",
-            d.source,
+            f"{human_flops(d.peak('bfloat16'))}/s",
         )
         for d in DEVICES
     ]
-    say(sheet("device", "memory", "bandwidth", "bfloat16", "", rows=rows))
-    say(f"\npresets: {', '.join(presets)}", markup=False, soft_wrap=True)
+    say(sheet("device", "memory", "bandwidth", "bfloat16", rows=rows))
+    say("  --device NAME and --json say where these figures are from", markup=False)
+    say(fill(f"presets: {', '.join(presets)}", 100, subsequent_indent="  ", break_on_hyphens=False), markup=False)
     say("next: onehop plan MODEL, onehop plan MODEL --device H200, onehop plan --budget 1e21flops", markup=False)
     if json:
         machines(
@@ -210,10 +213,12 @@ def _machine(where: Device, json: bool) -> int:
 
 def _budget(text: str, where: Device, how: dict[str, Any], served: float | None, json: bool) -> int:
     """The best use of a budget under each law."""
-    flops, words = budget_flops(text, where, **how)
+    if served is not None and not 0 < served < float("inf"):
+        raise ConfigError(f"--serve {served:g}: needs a number of tokens above 0.")
+    flops, words = budget_flops(text, where, dtype="bfloat16", **how)
     outcomes = for_budget(flops)
     say = people(json).print
-    show_outcomes(outcomes, f"the best model for {words}, by law", say)
+    show_outcomes(outcomes, f"the best model for {words}", say)
     found = {"flops": flops, "outcomes": [asdict(one) for one in outcomes], "spread": spread(outcomes)}
     if served is not None:
         chosen = law(DEFAULT)
@@ -251,8 +256,10 @@ def _fit(files: Sequence[str], json: bool) -> int:
 def _sweep(text: str, question: Question, out: Path, json: bool) -> int:
     """A table over values of one key, and a plot."""
     key, equals, values = (part.strip() for part in text.partition("="))
-    if not equals or not values:
+    if not equals or not all(map(str.strip, values.split(","))):
         raise ConfigError(f"--sweep {text!r}: write key=value,value,… for example model.attention.n_kv_heads=1,2,4,8")
+    if out.suffix != ".png":
+        raise ConfigError(f"--out {out}: the plot is a PNG. Give a name that ends in .png.")
     where = question.where if question.where.flops else None
     found: list[tuple[str, Figures]] = []
     budget: float | None = None
@@ -291,6 +298,6 @@ def _at(key: str, value: str, question: Question) -> tuple[ModelConfig, Asked]:
     try:
         number = value if name.endswith("dtype") else float(value) if name == "tokens" else int(value)
     except ValueError:
-        raise ConfigError("needs a number") from None
+        raise ConfigError(f"needs a {'' if name == 'tokens' else 'whole '}number") from None
     found, asked = question.answer(**{name: number})
     return found.config, asked

@@ -5,13 +5,17 @@ import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from onehop.base.errors import ConfigError, DataError
+from onehop.base.units import human_flops
 from onehop.config.read import read
 from onehop.cost.devices import Device
 from onehop.cost.planned import Plan
 
-NUMBER = r"([0-9.]+(?:[eE][+-]?[0-9]+)?)"
+NUMBER = r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+LEAST, MOST = 1e9, 1e40  # FLOPs: below, a law's best model has a handful of parameters; above, nothing was ever asked
+MFU = 0.4
 UNITS = {
     "flops": ("flops", "flop"),
     "hours": ("gpuh", "gpuhours", "gpuhour", "hours", "hour", "h"),
@@ -19,8 +23,52 @@ UNITS = {
 }
 
 
-def budget_flops(text: str, device: Device | None, *, mfu: float, price: float | None, dtype: str) -> tuple[float, str]:
-    """A budget as FLOPs, and in words how it became so. Raises ConfigError naming what is missing."""
+def budget_flops(
+    text: str,
+    device: Device | None,
+    *,
+    mfu: float | None = None,
+    price: float | None = None,
+    dtype: str,
+    named: str | None = None,
+) -> tuple[float, str]:
+    """A budget as FLOPs, and in words how it became so. Raises ConfigError naming what is missing.
+
+    named: how `device` was asked for, if it was.
+    """
+    amount, unit = _amount(text)
+    given = {"--mfu": mfu, "--price": price, "--device": named}
+    idle = {"flops": ("--mfu", "--price", "--device"), "hours": ("--price",), "money": ()}[unit]
+    for option in idle:
+        if given[option] is not None:
+            raise ConfigError(f"{option} changes nothing for a budget in {unit}. Leave it out.")
+    if unit == "flops":
+        return _within(amount, text), human_flops(amount)
+    mfu = MFU if mfu is None else mfu
+    if not 0 < mfu <= 1:
+        raise ConfigError(f"--mfu {mfu}: a share of the peak, above 0 and at most 1. Well kept runs reach 0.3 to 0.5.")
+    if device is None or not device.flops:
+        raise ConfigError("--budget in hours or money needs --device: how many FLOPs an hour gives depends on it.")
+    words = ""
+    if unit == "money":
+        if price is None or not 0 < price < float("inf"):
+            raise ConfigError(
+                "--budget in money needs --price, what an hour of the device costs, for example --price 2.5"
+            )
+        words, amount = f"{amount:,.0f} at {price:g} an hour: ", amount / price
+    flops = _within(amount * 3600 * device.peak(dtype) * mfu, text)
+    return flops, f"{words}{amount:,.0f} hours of {device.name} at {mfu:.0%} of its peak in {dtype}"
+
+
+def _within(flops: float, text: str) -> float:
+    """Refuse a budget about which no law has anything to say."""
+    if not LEAST <= flops <= MOST:
+        raise ConfigError(f"--budget {text!r} is {flops:.3g} FLOPs: the laws are asked for {LEAST:g} to {MOST:g}.")
+    return flops
+
+
+def _amount(text: str) -> tuple[float, str]:
+    """A number and what it counts."""
     plain = re.sub(r"(?<=[a-z])-(?=[a-z])|[\s_,]", "", text.lower())
     match = re.fullmatch(rf"([$€]?){NUMBER}([a-z$€]*)", plain)
     unit = None if match is None else next((k for k, names in UNITS.items() if (match[1] or match[3]) in names), None)
@@ -31,21 +79,7 @@ def budget_flops(text: str, device: Device | None, *, mfu: float, price: float |
     amount = float(match[2])
     if not 0 < amount < float("inf"):
         raise ConfigError(f"--budget {text!r}: needs more than nothing, and less than everything.")
-    if unit == "flops":
-        return amount, f"{amount:.3g} FLOPs"
-    if not 0 < mfu <= 1:
-        raise ConfigError(f"--mfu {mfu}: a share of the peak, above 0 and at most 1. Well kept runs reach 0.3 to 0.5.")
-    if device is None or not device.flops:
-        raise ConfigError("--budget in hours or money needs --device: how many FLOPs an hour gives depends on it.")
-    words = ""
-    if unit == "money":
-        if price is None or price <= 0:
-            raise ConfigError(
-                "--budget in money needs --price, what an hour of the device costs, for example --price 2.5"
-            )
-        words, amount = f"{amount:,.0f} at {price:g} an hour: ", amount / price
-    rate = device.peak(dtype) * mfu
-    return amount * 3600 * rate, f"{words}{amount:,.0f} hours of {device.name} at {mfu:.0%} of its peak in {dtype}"
+    return amount, unit
 
 
 def points_of(files: Sequence[str]) -> list[tuple[float, float, float]]:
@@ -54,22 +88,40 @@ def points_of(files: Sequence[str]) -> list[tuple[float, float, float]]:
     for name in files:
         file = Path(name)
         if not file.is_file():
-            raise DataError(f"{name} is not there. Give the metrics.jsonl of runs, or lines with n, d and loss.")
-        rows = [_object(line, name) for line in file.read_text().splitlines() if line.strip()]
+            what = "a folder" if file.is_dir() else "not there"
+            raise DataError(f"{name} is {what}. Give the metrics.jsonl of runs, or lines with n, d and loss.")
+        rows = _rows(file)
         if rows and {"n", "d", "loss"} <= rows[0].keys():
-            out += [(float(row["n"]), float(row["d"]), float(row["loss"])) for row in rows]
+            out += [(_number(row, "n", name), _number(row, "d", name), _number(row, "loss", name)) for row in rows]
             continue
         held = [row for row in rows if row.get("val_loss") and row.get("tokens")]
         if not held:
             raise DataError(f"{name} holds no line with tokens and val_loss. Let the run reach an evaluation.")
-        out.append((float(_parameters(file)), float(held[-1]["tokens"]), float(held[-1]["val_loss"])))
+        out.append((float(_parameters(file)), _number(held[-1], "tokens", name), _number(held[-1], "val_loss", name)))
     return out
 
 
-def _object(line: str, name: str) -> dict[str, float]:
+def _rows(file: Path) -> list[dict[str, Any]]:
+    """The objects of a file, one a line."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise DataError(f"{file} is not text in UTF-8 ({error}). Give a metrics.jsonl.") from None
+    return [_object(line, str(file)) for line in text.splitlines() if line.strip()]
+
+
+def _number(row: dict[str, Any], key: str, name: str) -> float:
+    """A finite number above 0 that a row holds."""
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < MOST:
+        raise DataError(f"{name} holds a line with {key}={value!r}: a law needs a positive number there.")
+    return float(value)
+
+
+def _object(line: str, name: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{name} is not JSON by lines ({error}). Give a metrics.jsonl.") from None
     if not isinstance(found, dict):
         raise DataError(f"{name} holds a line that is no object. Give a metrics.jsonl.")

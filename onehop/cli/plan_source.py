@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import PydanticCustomError
+
 from onehop.base.errors import CheckpointError, ConfigError, OnehopError, did_you_mean
 from onehop.base.shipped import shipped, shipped_names
 from onehop.config.model import ModelConfig
@@ -17,6 +19,7 @@ from onehop.config.raw import merge_stacks
 from onehop.config.read import model_from_dict, read
 from onehop.config.recipe import Recipe, TrainConfig
 from onehop.cost.account import wishes
+from onehop.formats.gguf.choose import pick
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
 RECIPE, CONFIG, GGUF = "recipe.toml", "config.json", ".gguf"
@@ -43,17 +46,19 @@ def source(model: str, keys: Sequence[str] = (), *, parts: Sequence[str | Path] 
     if model in presets:
         note = (f"the recipe {model} is another thing: plan runs/{model}.toml",) if shipped("runs", model) else ()
         table, trained = _keys(keys)
-        config = ModelConfig.model_validate(
-            merge_stacks([dict(PRESETS[model]), table]) if table else dict(PRESETS[model])
-        )
+        config = _merged(dict(PRESETS[model]), table)
         return Source(config, model, "preset", trained, notes=note)
     own = None if path.exists() else shipped("models", model)
     if path.suffix == ".toml" or (own is None and shipped("runs", model) is not None and not path.exists()):
         return _recipe(model, keys)
     if path.suffix == ".json" and path.is_file():
         return _json(path, keys, parts)
-    if path.is_dir() or path.suffix == GGUF:
-        return _described(_one_file(path), keys, str(path), parts)
+    if path.suffix == GGUF and not path.exists():
+        raise CheckpointError(f"{model} is not there. Check the path.")
+    folder, _, kind = model.rpartition(":")
+    if path.is_dir() or path.suffix == GGUF or (folder and Path(folder).is_dir()):
+        place = _one_file(path) if path.exists() else pick(Path(folder), kind) or path
+        return _described(place, keys, model, parts)
     if own is not None:
         return _described(own, keys, model, parts)
     if HUB_NAME.fullmatch(model):
@@ -76,13 +81,26 @@ def _keys(keys: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     trained = {}
     if "train" in layer:
         given = layer["train"]
-        found = TrainConfig.model_validate({"steps": 0, "batch_size": given.get("micro_batch", 1), **given})
+        micro = given.get("micro_batch")
+        rows = micro if isinstance(micro, int) and micro > 0 else 1
+        try:
+            found = TrainConfig.model_validate({"steps": 0, "batch_size": rows, **given})
+        except ConfigError as error:
+            raise ConfigError(f"train.{error}") from None
         trained = wishes(found, found.context)
     return layer.get("model", {}), trained
 
 
 def _overridden(config: ModelConfig, table: dict[str, Any]) -> ModelConfig:
-    return ModelConfig.model_validate(merge_stacks([config.model_dump(), table])) if table else config
+    return _merged(config.model_dump(), table) if table else config
+
+
+def _merged(below: dict[str, Any], table: dict[str, Any]) -> ModelConfig:
+    """The model that `table` makes of the one `below`."""
+    try:
+        return ModelConfig.model_validate(merge_stacks([below, table]) if table else below)
+    except PydanticCustomError as error:  # a rule that was broken before the whole could be checked
+        raise ConfigError(f"model.{error}") from None
 
 
 def _recipe(model: str, keys: Sequence[str]) -> Source:
@@ -150,13 +168,10 @@ def _dtype(raw: dict[str, Any]) -> str | None:
 
 
 def _one_file(path: Path) -> Path:
-    """The GGUF file of a folder without a config.json; the path itself otherwise."""
+    """The GGUF file that is taken of a folder without a config.json; the path itself otherwise."""
     if not path.is_dir() or (path / CONFIG).is_file():
         return path
-    files = sorted(path.glob(f"*{GGUF}"))
-    if len(files) > 1:
-        raise CheckpointError(f"{path} holds several GGUF files: {', '.join(f.name for f in files)}. Name one.")
-    return files[0] if files else path
+    return pick(path) or path
 
 
 def _described(place: Path, keys: Sequence[str], name: str, parts: Sequence[str | Path]) -> Source:
@@ -170,12 +185,12 @@ def _described(place: Path, keys: Sequence[str], name: str, parts: Sequence[str 
     if found.header is not None and not table:
         stored = float(sum(place.nbytes for place in found.header.tensors.values()))
     trained: dict[str, Any] = {}
-    notes: list[str] = []
+    notes = [f"taking {place.name}"] if found.header is not None and place != Path(name) else []
     recipe = found.folder / RECIPE
     if found.kind == "onehop" and recipe.is_file():
         try:
             run = read(recipe).recipe
-            trained, notes = _trained(run), _of_tuning(run)
+            trained, notes = _trained(run), [*notes, *_of_tuning(run)]
         except OnehopError:
             trained = {}  # a recipe of an older version says nothing about the model
     return Source(config, name, found.kind, {**trained, **asked}, stored, _dtype(found.raw), tuple(notes))

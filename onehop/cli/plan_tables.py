@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from onehop.base.units import human_bytes, human_count, human_time
+from onehop.base.units import human_bytes, human_count, human_flops, human_time
 from onehop.cost.advice import Advice, Room
 from onehop.cost.scaling import Outcome, spread
 from onehop.cost.what_if import Figures, WhatIf
@@ -16,23 +16,22 @@ Say = Callable[..., None]
 
 
 def sheet(*columns: str, rows: Sequence[Sequence[Any]], title: str | None = None) -> Table:
-    """A table whose first column is text and whose others are figures."""
+    """A table whose first column is text and whose others are figures, which a narrow terminal does not cut."""
     drawn = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    cells = [list(map(str, row)) for row in rows]
     for i, name in enumerate(columns):
-        drawn.add_column(name, justify="left" if i == 0 or name == "" else "right", no_wrap=True)
-    for row in rows:
-        drawn.add_row(*map(str, row))
+        widest = max(map(len, [*name.split("\n"), *(row[i] for row in cells)])) if i else None
+        drawn.add_column(
+            name, justify="left" if i == 0 or name == "" else "right", min_width=widest, no_wrap=i > 0, overflow="fold"
+        )
+    for row in cells:
+        drawn.add_row(*row)
     return drawn
 
 
 def bar(share: float) -> str:
     """A bar of a share of 1."""
     return "█" * max(1, round(WIDTH * share)) if share > 0 else ""
-
-
-def flops(n: float) -> str:
-    """FLOPs with a decimal prefix."""
-    return f"{human_count(n)}FLOP" if n < 1e15 else f"{n:.3g} FLOP"
 
 
 def show_plan(found: Mapping[str, Any], name: str, say: Say) -> None:
@@ -63,12 +62,12 @@ def show_plan(found: Mapping[str, Any], name: str, say: Say) -> None:
 def _flops_rows(f: Mapping[str, float], asked: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     trained = f"{asked['train_context']} tokens"
     return [
-        ("training, all pairs of queries and keys", flops(f["train_per_token"]), trained),
-        ("  of it attention's scores and values", flops(f["train_per_token_attention"]), ""),
-        ("  the same, only pairs that are seen", flops(f["train_per_token_attention_causal"]), ""),
-        ("  6·N, for comparison", flops(f["train_per_token_6n"]), "none"),
-        ("reading a prompt", flops(f["prefill"] / asked["context"]), f"{asked['context']} tokens"),
-        ("decoding", flops(f["decode_per_token"]), f"{asked['context']} tokens"),
+        ("training, all pairs of queries and keys", human_flops(f["train_per_token"]), trained),
+        ("  of it attention's scores and values", human_flops(f["train_per_token_attention"]), ""),
+        ("  the same, only pairs that are seen", human_flops(f["train_per_token_attention_causal"]), ""),
+        ("  6·N, for comparison", human_flops(f["train_per_token_6n"]), "none"),
+        ("reading a prompt", human_flops(f["prefill"] / asked["context"]), f"{asked['context']} tokens"),
+        ("decoding", human_flops(f["decode_per_token"]), f"{asked['context']} tokens"),
     ]
 
 
@@ -89,7 +88,7 @@ def _show_cache(cache: Mapping[str, Any], asked: Mapping[str, Any], say: Say) ->
 def _show_attention(found: Mapping[str, Any], asked: Mapping[str, Any], say: Say) -> None:
     say(
         f"attention over {asked['context']} tokens moves {human_bytes(found['plain_bytes'])} as defined, "
-        f"{human_bytes(found['tiled_bytes'])} by tiles (twice as much from {found['crossover_tokens']} tokens on)"
+        f"{human_bytes(found['tiled_bytes'])} by tiles (twice as much from {found['crossover_tokens']} on)"
     )
     say()
 
@@ -134,7 +133,7 @@ def seconds(s: float) -> str:
 def _show_loss(found: Mapping[str, Any], say: Say) -> None:
     outcomes, asked = [Outcome(**one) for one in found["loss"]], found["asked"]
     after = "" if asked["tokens"] is None else f" after {human_count(asked['tokens'])} tokens"
-    title = f"loss{after}, by law" if after else "loss and the tokens for which this size is the best, by law"
+    title = f"loss{after}, by law" if after else "loss, and the tokens for which this size is the best, by law"
     show_outcomes(outcomes, title, say, guess=math.log(found["vocab_size"]))
 
 
@@ -145,19 +144,25 @@ def show_outcomes(outcomes: Sequence[Outcome], title: str, say: Say, *, guess: f
             o.law,
             human_count(o.parameters),
             human_count(o.tokens),
-            f"{o.tokens_per_parameter:.3g}",
-            f"{o.loss:.3f}" if o.loss < guess else "–",
+            _three(o.tokens_per_parameter),
+            f"{o.loss:.3f}" if o.loss < guess else NOTHING,
         )
         for o in outcomes
     ]
     found = spread(list(outcomes))
     rows.append((
-        "apart by", f"{found['parameters_ratio']:.2g} ×", f"{found['tokens_ratio']:.2g} ×", "",
+        "apart by", f"{_three(found['parameters_ratio'])} ×", f"{_three(found['tokens_ratio'])} ×", "",
         f"{found['loss_difference']:.3f}" if all(o.loss < guess for o in outcomes) else "",
     ))  # fmt: skip
-    say(sheet(title, "parameters", "tokens", "tokens each", "nats/token", rows=rows))
+    say(title, markup=False)
+    say(sheet("law", "parameters", "tokens", "tokens each", "nats/token", rows=rows))
     if any(o.loss >= guess for o in outcomes):
         say(f"  –: above {guess:.2f}, what a guess among all ids costs: no law was made for models so small")
+
+
+def _three(x: float) -> str:
+    """A ratio to three digits, without an exponent: '4.3', '1,990'."""
+    return f"{x:.3g}" if x < 999.5 else f"{x:,.0f}"
 
 
 def show_advice(serve: Advice, train: Advice, device: str, say: Say) -> None:
@@ -196,29 +201,38 @@ def show_rooms(rooms: Sequence[Room], device: str, memory: float, say: Say) -> N
 
 def show_what_ifs(rows: Sequence[WhatIf], say: Say) -> None:
     """One change a line."""
-    drawn = [(row.name, *_cells(row.figures)) for row in rows]
-    say(sheet("what if", *COLUMNS, rows=drawn))
+    say(_compared("what if", [(row.name, row.figures) for row in rows], leave="cache\n/token"))
+    say("  as large: as many parameters in blocks; 8 experts: half as wide each, for the same FLOPs", markup=False)
     say("  loss: by the law of the replication, for the training FLOPs that the first line would take", markup=False)
-
-
-COLUMNS = ("params", "active", "FLOP/token", "cache/token", "cache", "serve", "train", "tokens/s", "latency", "loss")
-
-
-def _cells(f: Figures) -> tuple[str, ...]:
-    return (
-        human_count(f.params),
-        human_count(f.active),
-        human_count(f.train_flops_per_token),
-        f"{f.kv_bytes_per_token:,} B",
-        human_bytes(f.kv_bytes),
-        human_bytes(f.inference_bytes),
-        human_bytes(f.training_bytes),
-        "–" if f.decode_tokens_per_s is None else human_count(f.decode_tokens_per_s),
-        "–" if f.latency_s is None else seconds(f.latency_s),
-        "–" if f.loss is None else f"{f.loss:.3f}",
-    )
 
 
 def show_sweep(key: str, rows: Sequence[tuple[str, Figures]], say: Say) -> None:
     """One value of a key a line."""
-    say(sheet(key, *COLUMNS, rows=[(value, *_cells(f)) for value, f in rows]))
+    say(f"{key} at each value", markup=False)
+    say(_compared(key.rpartition(".")[2], rows))
+
+
+def _compared(first: str, rows: Sequence[tuple[str, Figures]], *, leave: str | None = None) -> Table:
+    """The figures of each row, in at most 100 columns; a column that would tell nothing is left out."""
+    names = [name for name in COLUMNS if name != leave]
+    if all(f.active == f.params for _, f in rows):
+        names.remove("active")
+    columns = {name: [COLUMNS[name](f) for _, f in rows] for name in names}
+    told = {name: column for name, column in columns.items() if set(column) != {NOTHING}}
+    cells = [(name, *(column[i] for column in told.values())) for i, (name, _) in enumerate(rows)]
+    return sheet(first, *told, rows=cells)
+
+
+NOTHING = "–"
+COLUMNS: dict[str, Callable[[Figures], str]] = {
+    "params": lambda f: human_count(f.params),
+    "active": lambda f: human_count(f.active),
+    "FLOP\n/token": lambda f: human_flops(f.train_flops_per_token).removesuffix("FLOP"),
+    "cache\n/token": lambda f: human_bytes(f.kv_bytes_per_token),
+    "cache": lambda f: human_bytes(f.kv_bytes),
+    "serve": lambda f: human_bytes(f.inference_bytes),
+    "train": lambda f: human_bytes(f.training_bytes),
+    "tokens\n/s": lambda f: NOTHING if f.decode_tokens_per_s is None else human_count(f.decode_tokens_per_s),
+    "latency": lambda f: NOTHING if f.latency_s is None else seconds(f.latency_s),
+    "loss": lambda f: NOTHING if f.loss is None else f"{f.loss:.3f}",
+}

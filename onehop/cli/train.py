@@ -1,6 +1,5 @@
 """onehop train RECIPE [key=value …]"""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +8,8 @@ import typer
 from onehop.base.errors import ConfigError, did_you_mean
 from onehop.base.files import atomic_write
 from onehop.base.shipped import shipped, shipped_names
-from onehop.cli.common import Json, machines, new_app, people, table
+from onehop.cli import compare as c
+from onehop.cli.common import Json, machines, new_app, people, repeat_on_a_gpu, table
 from onehop.config.model import ModelConfig
 from onehop.config.read import Loaded, read
 from onehop.config.recipe import Recipe
@@ -21,18 +21,27 @@ app = new_app()
 def train(
     recipe: Annotated[str, typer.Argument(help="a .toml file, or a shipped recipe's name (onehop list recipes)")],
     keys: Annotated[
-        list[str] | None, typer.Argument(help="key=value, for example train.steps=100 data.files=my.txt")
+        list[str] | None,
+        typer.Argument(help="key=value, for example train.steps=100 data.files=my.txt; or more recipes to compare"),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="go on where the run in `out` stopped")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="go on where the run in `out` stopped")] = False,
     allow_changes: Annotated[
-        bool, typer.Option(help="with --resume: go on though the recipe or the machine changed what is computed")
+        bool,
+        typer.Option(
+            "--allow-changes", help="with --resume: go on though the recipe or the machine changed what is computed"
+        ),
     ] = False,
-    fresh: Annotated[bool, typer.Option(help="replace the run in `out`")] = False,
-    explain: Annotated[bool, typer.Option(help="print each value and where it comes from; train nothing")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="replace the run in `out`")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="print each value and where it comes from; train nothing")
+    ] = False,
     copy: Annotated[Path | None, typer.Option(help="write an editable copy of the recipe here; train nothing")] = None,
+    sweep: c.Sweep = None,
+    seeds: c.Seeds = None,
+    equal: c.EqualTo = None,
     json: Json = False,
 ) -> int:
-    """Train a model from text by a recipe. Ctrl-C and SIGTERM save; --resume goes on."""
+    """Train a model from text by a recipe, or compare recipes. Ctrl-C and SIGTERM save; --resume goes on."""
     modes = {"--resume": resume, "--fresh": fresh, "--explain": explain, "--copy": copy is not None}
     asked = [name for name, is_asked in modes.items() if is_asked]
     if len(asked) > 1:
@@ -41,6 +50,10 @@ def train(
         return _copy(recipe, copy, keys or [], json=json)
     if allow_changes and not resume:
         raise ConfigError("--allow-changes says how to --resume: give both")
+    asking = c.Asking.of([recipe, *(keys or [])], sweeps=sweep or [], seeds=seeds, equal=equal)
+    if asking is not None:
+        asking.refuse({"--fresh": fresh, "--explain": explain, "--allow-changes": allow_changes})
+        return c.run_comparison(asking, resume=resume, json=json, model_of=_model_of)
     loaded = read(recipe, keys or [], model_of=_model_of)
     if explain:
         return _explain(loaded, json)
@@ -52,7 +65,7 @@ def _run(loaded: Loaded, json: bool, **how: Any) -> int:
     from onehop.training import train as run_training  # torch loads only when there is something to train
 
     if loaded.recipe.train.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch refuses products on a GPU
+        repeat_on_a_gpu()
     console = people(json)
     run = run_training(loaded.recipe, console=console, **how)
     if json:
@@ -119,4 +132,5 @@ def _next(out: Path, recipe: Recipe, asked: list[str], say: Any) -> None:
         prompt = "the fifth of March nineteen ninety-nine" if "pairs" in asked else "Once upon a time"
         say(f'  onehop generate {out} "{prompt}"')
     say(f"  onehop verify {out}")
-    say("  onehop train quickstart data.files=FOLDER out=out/mine     (your own text)")
+    if recipe.data.corpus is not None:  # not after a text of one's own, whose run may well be out/mine
+        say("  onehop train quickstart data.files=FOLDER out=out/mine     (your own text)")

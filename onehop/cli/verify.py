@@ -60,16 +60,16 @@ def verify(
     return 1 if failed else 0
 
 
-NAME, FIGURE, PLACE = 62, 8, 26
-FIGURES = f"{'off by':>{FIGURE}} {'allowed':>{FIGURE}}  eps of   "
-HEAD = f"      {'':{NAME}} {FIGURES} where: nearest to it, or the first over"
+NAME, FIGURE = 46, 7
+HEAD = f"     {'':{NAME}} {'off by':>{FIGURE}} {'allowed':>{FIGURE}}  eps of   nearest to it, or first over"
 
 
 def _line(check: Check) -> str:
-    """One row: whether it holds, the difference and what is allowed in eps of the dtype, where, and what to know."""
+    """One check: whether it holds, the difference and what is allowed in eps of the dtype, where, and what to know."""
     mark = {None: "  –", True: " ok", False: " NO"}[check.passed]
-    figures = f"{'':{FIGURE}} {'':{FIGURE}}  {'':9}"
-    if check.unit and check.worst is not None and check.tolerance is not None:
-        unit = check.unit.removeprefix("eps of ")
-        figures = f"{check.worst:{FIGURE}.1f} {check.tolerance:{FIGURE}.1f}  {unit:9}"
-    return f"{mark}   {check.name:{NAME}} {figures} {check.where:{PLACE}} {check.note}".rstrip()
+    if not check.unit or check.worst is None or check.tolerance is None:
+        told = "; ".join(text for text in (check.where, check.note) if text)
+        return f"{mark}  {check.name}" + (f": {told}" if told else "")
+    figures = f"{check.worst:{FIGURE}.1f} {check.tolerance:{FIGURE}.1f}  {check.unit.removeprefix('eps of '):8}"
+    below = f"\n       {check.note}" if check.note else ""
+    return f"{mark}  {check.name:{NAME}} {figures} {check.where}{below}"

@@ -101,7 +101,13 @@ class TrainConfig(Part):
         description="standard deviations above its running mean at which a loss is called a spike; none: never",
     )
     dead_after: int = Field(100, ge=1, description="steps without a token after which an expert is called dead")
+    measure_peak: bool = Field(
+        True, description="time large matrix products before the first step, to tell which share of them a run reaches"
+    )
     tensorboard: bool = Field(False, description="write the numbers of metrics.jsonl as TensorBoard events too")
+    wandb: Literal["no", "offline", "online"] = Field(
+        "no", description="write them for Weights & Biases too; offline: into the run's folder, and nothing is sent"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":

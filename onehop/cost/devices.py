@@ -74,7 +74,8 @@ DEVICES: tuple[Device, ...] = (
     _gpu("A100", memory=80, bandwidth=2039, bf16=312, fp32=19.5,
          source="NVIDIA A100 datasheet, 80 GB SXM"),
     _gpu("B200", memory=180, bandwidth=8000, bf16=2250, fp32=75, fp8=4500,
-         source="NVIDIA DGX B200 and HGX datasheets, an eighth; half of the figures with sparsity"),
+         source="NVIDIA DGX B200 and HGX datasheets, an eighth; half of the figures with sparsity; "
+                "earlier briefs have 192 GB, and 80 TFLOP/s in float32"),
     _gpu("L40S", memory=48, bandwidth=864, bf16=362.05, fp32=91.6, fp8=733,
          source="NVIDIA L40S datasheet, without sparsity"),
     _gpu("RTX 4090", memory=24, bandwidth=1008, bf16=165.2, fp32=82.6, fp8=330.3,
@@ -86,13 +87,16 @@ DEVICES: tuple[Device, ...] = (
     _gpu("M1 Ultra", memory=128, bandwidth=800, bf16=21, fp32=21,
          source="Apple newsroom, 8 March 2022; memory is shared with the CPU, 16 bits run as fast as 32"),
     _gpu("M4 Max", memory=128, bandwidth=546, bf16=16.2, fp32=16.2,
-         source="Apple newsroom, 30 October 2024 (memory, bandwidth); 40 cores x 128 lanes x 2 x 1.58 GHz"),
+         source="Apple newsroom, 30 October 2024 (memory, bandwidth); 40 cores x 128 lanes x 2 x 1.58 GHz, "
+                "a clock that others measured: Apple names none"),
     _cpu("Ryzen 9 7950X", memory=128, bandwidth=83.2, fp32=2.3, bf16=4.6,
          source="AMD product page: 2 x DDR5-5200; 16 cores x 32 (bfloat16: 64) per cycle x 4.5 GHz (base)"),
     _cpu("EPYC 9654", memory=768, bandwidth=460.8, fp32=7.4, bf16=14.7,
-         source="AMD product page: 12 x DDR5-4800; 96 cores x 32 (bfloat16: 64) per cycle x 2.4 GHz (base)"),
+         source="AMD product page: 12 x DDR5-4800, here of 64 GB (it takes more); "
+                "96 cores x 32 (bfloat16: 64) per cycle x 2.4 GHz (base)"),
     _cpu("Xeon 8480+", memory=512, bandwidth=307.2, fp32=7.2, bf16=114.7,
-         source="Intel ARK: 8 x DDR5-4800; 56 cores x 64 (AMX: 1024) per cycle x 2.0 GHz (base)"),
+         source="Intel ARK: 8 x DDR5-4800, here of 64 GB (it takes more); "
+                "56 cores x 64 (AMX: 1024) per cycle x 2.0 GHz (base)"),
     _cpu("Core i9-14900K", memory=192, bandwidth=89.6, fp32=1.43, bf16=None,
          source="Intel ARK: 2 x DDR5-5600; (8 x 32 at 3.2 GHz + 16 x 16 at 2.4 GHz, base) per cycle"),
 )  # fmt: skip

@@ -18,6 +18,7 @@ DELTA = 1e-3
 MEMORY, STEPS = 10, 400  # steps that L-BFGS remembers, and takes at most
 # Starts: appendix D.2's grid of α, β, e, a, b, two steps coarser.
 GRID = ((0.0, 0.5, 1.0, 1.5, 2.0), (0.0, 0.5, 1.0, 1.5, 2.0), (-1.0, 0.0, 1.0), (0.0, 10.0, 20.0), (0.0, 10.0, 20.0))
+FLAT = 1e-3  # an exponent by which a thousand times as much lowers a term by less than 1 %
 LOWEST, AMONG = 24, 5  # starts that are followed to their end; different sizes that a fit needs
 
 
@@ -47,6 +48,12 @@ def fit(points: Points, *, resamples: int = 100, seed: int = 0) -> Fit:
     starts = starts[np.argsort(_objective(starts, points)[0])[:LOWEST]]
     found = _minimise(starts, points)
     best = found[np.argmin(_objective(found, points)[0])]
+    for exponent, what in zip(best[:2], ("parameters", "tokens"), strict=True):
+        if exponent <= FLAT:
+            raise DataError(
+                f"in these points the loss does not fall with more {what} (exponent {exponent:.2g}), so no law of this "
+                "form holds for them. Give runs of more different sizes and lengths."
+            )
     generator = np.random.default_rng(seed)
     resampled = []
     for _ in range(resamples):
@@ -78,8 +85,8 @@ def _check(points: Points) -> None:
     sizes, lengths = len(np.unique(points.n)), len(np.unique(points.d))
     if len(points.n) < AMONG or sizes < 3 or lengths < 3:
         raise DataError(
-            f"{len(points.n)} points of {sizes} model sizes and {lengths} numbers of tokens cannot determine five "
-            "constants: give at least 5, of 3 sizes and 3 numbers of tokens."
+            "five constants take at least 5 runs, of 3 model sizes and 3 numbers of tokens. "
+            f"Here: {len(points.n)}, of {sizes} and {lengths}."
         )
 
 

@@ -1,5 +1,6 @@
 """`onehop.plan(config)`: what a model costs, asked figure by figure, or all at once as the keys that --json prints."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -45,8 +46,8 @@ class Asked:
     def __post_init__(self) -> None:
         for name in ("context", "batch", "train_rows", "train_context", "micro_batches", "loss_chunk", "tokens"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}={value}: needs 1 or more.")
+            if value is not None:
+                _need(name, value, least=1)
         bytes_per_weight(self.dtype)
         if self.precision not in ("float32", "bfloat16", "float16"):
             raise ConfigError(
@@ -56,6 +57,12 @@ class Asked:
             raise ConfigError(f"optimizer={self.optimizer!r} does not exist. Use adamw or muon.")
         if self.recompute not in ("none", "block", "selective"):
             raise ConfigError(f"recompute={self.recompute!r} does not exist. Use none, block or selective.")
+
+
+def _need(name: str, value: float, *, least: int) -> None:
+    """Refuse what is below `least`, infinite or no number."""
+    if not least <= value < math.inf:
+        raise ConfigError(f"{name}={value}: needs {least} or more.")
 
 
 def plan(config: ModelConfig | str) -> "Plan":
@@ -81,6 +88,9 @@ class Plan:
 
     def flops(self, *, new: int, past: int = 0, logits: int | None = None) -> Flops:
         """FLOPs of one row's forward pass over `new` tokens after `past` others; an encoder's source has as many."""
+        _need("new", new, least=1)
+        _need("past", past, least=0)
+        _need("logits", 0 if logits is None else logits, least=0)
         source = past + new if self.config.encoder is not None else 0
         step = Pass(new, past, logits, source=source, read_before=past > 0)
         return forward(self.config, self.weights, step)
@@ -95,6 +105,8 @@ class Plan:
 
     def kv_cache_bytes(self, *, batch: int = 1, context: int, dtype: str = "bfloat16") -> int:
         """Bytes of the cache of `batch` texts of `context` tokens; an encoder's source has as many."""
+        _need("batch", batch, least=1)
+        _need("context", context, least=1)
         source = context if self.config.encoder is not None else 0
         return self.kv_cache(dtype).bytes(batch=batch, context=context, source=source)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
 
+from onehop.base.errors import ConfigError
 from onehop.config.attention import AttentionConfig, LatentConfig
 from onehop.config.ffn import GatedConfig, MoEConfig, PlainConfig
 from onehop.config.model import BlockConfig, EmbedConfig, ModelConfig, StackConfig
@@ -20,6 +21,7 @@ from onehop.cost.own import UNKNOWN, own_count
 # key that is read (latent attention makes keys anew), each place whose logits are wanted; `none`: looked up, or added.
 Rows = Literal["token", "source", "key", "logit", "none"]
 
+MOST_LAYERS = 10_000  # about a second of arithmetic; the deepest published models have a thousand
 EMBEDDING = ("tokens", "positions", "segments")  # parts with one row for each token id, position or segment
 
 
@@ -43,7 +45,12 @@ class Weight:
 
 
 def weights(config: ModelConfig) -> list[Weight]:
-    """All parameters of a model, in no particular order."""
+    """All parameters of a model, in no particular order. Raises ConfigError for more layers than MOST_LAYERS."""
+    for stack, where in ((config, ""), (config.encoder, "encoder.")):
+        if stack is not None and stack.n_layers > MOST_LAYERS:
+            raise ConfigError(
+                f"{where}n_layers={stack.n_layers} is more than a plan lists one by one. Use at most {MOST_LAYERS}."
+            )
     vocab = config.need_vocab()
     found = [*_embedding(config, config.embed, vocab), *_stack(config, config), *_head(config, vocab)]
     if config.encoder is not None:

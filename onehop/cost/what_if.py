@@ -89,12 +89,12 @@ def _changes(config: ModelConfig, asked: Asked) -> Iterator[Change]:
     first = config.blocks[0]
     yield from _heads(config, asked)
     if all(isinstance(block.ffn, PlainConfig | GatedConfig) for block in config.blocks):
-        yield "8 experts, 2 of them active, for the same FLOPs", lambda: (_as_moe(config), asked)
+        yield "8 experts, 2 active", lambda: (_as_moe(config), asked)
     if any(isinstance(block.ffn, MoEConfig) for block in config.blocks):
-        yield "one expert's worth of each token's FLOPs, dense", lambda: (_as_dense(config), asked)
-    yield "twice as deep, as many parameters in blocks", lambda: (reshaped(config, 2.0), asked)
+        yield "dense, for the same FLOPs", lambda: (_as_dense(config), asked)
+    yield "twice as deep, as large", lambda: (reshaped(config, 2.0), asked)
     if config.n_layers >= 2 * len(config.pattern):
-        yield "half as deep, as many parameters in blocks", lambda: (reshaped(config, 0.5), asked)
+        yield "half as deep, as large", lambda: (reshaped(config, 0.5), asked)
     context = asked.context or config.max_len
     longer = replace(asked, context=2 * context)
     yield "twice the context", lambda: (changed(config, {"max_len": max(config.max_len, 2 * context)}), longer)

@@ -100,7 +100,7 @@ def compiled(probe: Probe) -> Finding:
         out, _ = torch.compile(layer.ffn)(y)
         found[f"{at}.ffn"] = distance(out, truth.values[f"{at}.ffn"]) / eps
     torch.compiler.reset()
-    return judged(found, probe.lost, unit=probe.unit, order=list(found), note=f"{len(found) // 2} kinds of layer")
+    return judged(found, probe.lost, unit=probe.unit, order=list(found), note=f"kinds of layer: {len(found) // 2}")
 
 
 def _kinds(probe: Probe) -> Iterator[tuple[int, Any]]:

@@ -60,6 +60,7 @@ def convert(
     """
     if rope is not None and context is None:
         raise ConfigError(f"rope={rope} stretches nothing without a context: give extend-context, or leave rope out.")
+    _refuse_kind(str(target))
     target, place = Path(target), locate(source)
     _refuse_itself(place, target)
     quantised = dtype is not None and dtype == "q8_0"
@@ -124,6 +125,13 @@ def _report(before: Iterable[Claim], after: Iterable[Claim], *, pooled: bool) ->
         theirs = tuple(dict.fromkeys(name for c in found for name in c.theirs))
         out.append(Moved(theirs, claim.theirs, "; ".join(steps) or "same"))
     return out
+
+
+def _refuse_kind(target: str) -> None:
+    """Refuse NAME.gguf:KIND: a kind behind a colon chooses among files that are there, and makes none."""
+    name, colon, kind = target.rpartition(":")
+    if colon and name.endswith(".gguf"):
+        raise ConfigError(f"target={target}: the kind of a file that is written is --dtype {kind.lower() or 'q8_0'}.")
 
 
 def _refuse_itself(source: Path, target: Path) -> None:

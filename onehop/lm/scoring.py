@@ -78,25 +78,47 @@ def score(lm: "LanguageModel", context: "Prompt", continuation: "Prompt") -> Sco
     exceeds the context length is cut from the left of `context`; `continuation` stays whole. An empty context needs a
     start token. Encoder-decoder: `context` is the source.
     """
-    limits = lm.limits
-    limits.need_next("a continuation has no score")
-    before, after = _split(lm, context, continuation)
-    if not after:
-        raise RequestError("the continuation is empty: there is nothing to score")
-    if limits.has_source:
-        return _score_answer(lm, before, after)
-    if not before:
-        if limits.start_id is None:
-            raise RequestError("the context is empty and this model has no start token. Give a context.")
-        before = [limits.start_id]
-    _check_ids(lm, [*before, *after])
-    if len(after) >= limits.max_len:
-        raise RequestError(
-            f"the continuation has {len(after)} tokens, and with one token before it this model's context of "
-            f"{limits.max_len} is exceeded. Shorten it."
-        )
-    text = [*before, *after][-limits.max_len :]
-    return _scores(lm, torch.tensor([text[:-1]], device=lm.model.embed.tokens.weight.device), after)
+    return score_all(lm, [(context, continuation)])[0]
+
+
+def score_all(lm: "LanguageModel", pairs: "Sequence[tuple[Prompt, Prompt]]") -> list[Score]:
+    """`score` of many pairs (context, continuation); those of similar length are read together."""
+    lm.limits.need_next("a continuation has no score")
+    asked = [_asked(lm, *pair) for pair in pairs]
+    if lm.limits.has_source:
+        return [_score_answer(lm, before, after) for before, after in asked]
+    windows = [
+        _Window([*before, *after][-lm.limits.max_len :], len(after), 0, i) for i, (before, after) in enumerate(asked)
+    ]
+    found: dict[int, Score] = {}
+    for batch in _batches(sorted(windows, key=lambda window: len(window.ids))):
+        for window, (logprobs, best) in zip(batch, _read(lm, batch), strict=True):
+            found[window.document] = Score(asked[window.document][1], logprobs.tolist(), best.tolist())
+    return [found[i] for i in range(len(asked))]
+
+
+def rolling(lm: "LanguageModel", texts: "Sequence[Prompt]") -> list[float]:
+    """The log-probability of each whole text, in nats; every token is scored once, after as many others as fit.
+
+    A text longer than the context is read in windows that do not overlap, but for the last, which is full too. Before
+    the first token stands the begin token, else an end token; without either the first token is not scored.
+    """
+    lm.limits.need_next("a text has no log-probability")
+    windows = []
+    for number, text in enumerate(texts):
+        ids = _begun(lm, text)
+        if lm.start_id is None and lm.eos_ids:
+            ids = [min(lm.eos_ids), *ids]
+        _check_ids(lm, ids)
+        context = lm.limits.max_len
+        for done in range(1, len(ids), context):
+            end = min(done + context, len(ids))
+            windows.append(_Window(ids[max(0, end - 1 - context) : end], end - done, 0, number))
+    sums: list[list[float]] = [[] for _ in texts]
+    for batch in _batches(sorted(windows, key=lambda window: len(window.ids))):
+        for window, losses in zip(batch, _losses(lm, batch), strict=True):
+            sums[window.document].append(-float(losses.sum()))
+    return [math.fsum(parts) for parts in sums]
 
 
 def evaluate(lm: "LanguageModel", texts: "Iterable[Prompt]", *, stride: int | None = None) -> Evaluation:
@@ -186,13 +208,25 @@ def _read_off(lm: "LanguageModel", hidden: Tensor, targets: Tensor, n_ids: int) 
     return torch.cat(found, dim=1), torch.cat(best, dim=1)
 
 
-def _scores(lm: "LanguageModel", tokens: Tensor, after: list[int]) -> Score:
-    """Score the last len(after) targets of tokens (1, T)."""
-    n = len(after)
-    with torch.inference_mode():
-        hidden = lm.model.states(tokens, kernel=lm.kernel).hidden[:, -n:]  # (1, n, C)
-        found, best = _read_off(lm, hidden, torch.tensor([after], device=tokens.device), lm.limits.n_ids)
-    return Score(after, found[0].tolist(), best[0].tolist())
+def _asked(lm: "LanguageModel", context: "Prompt", continuation: "Prompt") -> tuple[list[int], list[int]]:
+    """The ids of both, checked."""
+    limits = lm.limits
+    before, after = _split(lm, context, continuation)
+    if not after:
+        raise RequestError("the continuation is empty: there is nothing to score")
+    if limits.has_source:
+        return before, after
+    if not before:
+        if limits.start_id is None:
+            raise RequestError("the context is empty and this model has no start token. Give a context.")
+        before = [limits.start_id]
+    _check_ids(lm, [*before, *after])
+    if len(after) >= limits.max_len:
+        raise RequestError(
+            f"the continuation has {len(after)} tokens, and with one token before it this model's context of "
+            f"{limits.max_len} is exceeded. Shorten it."
+        )
+    return before, after
 
 
 def _score_answer(lm: "LanguageModel", source: list[int], answer: list[int]) -> Score:
@@ -275,13 +309,20 @@ def _batches(windows: Iterable[_Window]) -> Iterator[list[_Window]]:
 
 def _losses(lm: "LanguageModel", batch: list[_Window]) -> list[Tensor]:
     """The losses (n_scored,) in float64 of what each window scores."""
+    return [-logprobs.double() for logprobs, _ in _read(lm, batch)]
+
+
+def _read(lm: "LanguageModel", batch: list[_Window]) -> list[tuple[Tensor, Tensor]]:
+    """Of each window, the log-probabilities (n_scored,) of what it scores, and the likeliest ids there."""
     device = lm.model.embed.tokens.weight.device
     tokens, at = left_padded([window.ids[:-1] for window in batch], device)
     targets, _ = left_padded([window.ids[1:] for window in batch], device)
+    n = max(window.n_scored for window in batch)
     with torch.inference_mode():
-        hidden = lm.model.states(tokens, at=at, kernel=lm.kernel).hidden  # (B, T, C)
-        found, _ = _read_off(lm, hidden, targets, lm.limits.n_ids)
-    return [-row[-window.n_scored :].double() for row, window in zip(found.cpu(), batch, strict=True)]
+        hidden = lm.model.states(tokens, at=at, kernel=lm.kernel).hidden[:, -n:]  # (B, n, C)
+        found, best = _read_off(lm, hidden, targets[:, -n:], lm.limits.n_ids)
+    rows = zip(found.cpu(), best.cpu(), batch, strict=True)
+    return [(row[-window.n_scored :], ids[-window.n_scored :]) for row, ids, window in rows]
 
 
 def _scored_bytes(lm: "LanguageModel", text: "Prompt", ids: list[int]) -> int:

@@ -18,17 +18,24 @@ TRAINED_ROWS = (64, 256, 1024, 4096)
 
 
 class Bench:
-    """A stopwatch: `tries` tries of at least `shortest` seconds each."""
+    """A stopwatch: `tries` tries of at least `shortest` seconds each, of which `pick` takes one."""
 
-    def __init__(self, *, tries: int = 5, shortest: float = 0.03, device: str = "cpu"):
-        self.tries, self.shortest, self.device = tries, shortest, device
+    def __init__(
+        self,
+        *,
+        tries: int = 5,
+        shortest: float = 0.03,
+        device: str = "cpu",
+        pick: Callable[[list[float]], float] = statistics.median,
+    ):
+        self.tries, self.shortest, self.device, self.pick = tries, shortest, device, pick
 
     def seconds(self, call: Callable[[], Any]) -> float:
-        """Seconds of one call: the median over tries, each of as many calls as fill `shortest`."""
+        """Seconds of one call, over tries of as many calls as fill `shortest`."""
         self._run(call, 1)
         once = self._run(call, 1)
         n = max(1, round(self.shortest / max(once, 1e-9)))
-        return statistics.median(self._run(call, n) / n for _ in range(self.tries))
+        return self.pick([self._run(call, n) / n for _ in range(self.tries)])
 
     def _run(self, call: Callable[[], Any], n: int) -> float:
         self._wait()

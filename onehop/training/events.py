@@ -7,14 +7,17 @@ from typing import Any
 
 from onehop.base.errors import MissingExtra
 from onehop.base.files import disk_errors
+from onehop.config.recipe import TrainConfig
 
 FOLDER = "tensorboard"
 
 
-def check_tensorboard() -> None:
-    """Raises MissingExtra where tensorboard is not installed."""
-    if importlib.util.find_spec("tensorboard") is None:
+def check_logs(cfg: TrainConfig) -> None:
+    """Raises MissingExtra where a recipe asks for a log whose package is not installed."""
+    if cfg.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise MissingExtra("tensorboard", extra="train", needed_for="train.tensorboard=true")
+    if cfg.wandb != "no" and importlib.util.find_spec("wandb") is None:
+        raise MissingExtra("wandb", extra="wandb", needed_for=f"train.wandb={cfg.wandb}")
 
 
 class Events:

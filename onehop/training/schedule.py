@@ -51,3 +51,10 @@ def parts(step: int, cfg: TrainConfig) -> int:
     if cfg.batch_start is None or step >= cfg.batch_warmup:
         return cfg.batch_size // micro
     return (cfg.batch_start + (cfg.batch_size - cfg.batch_start) * step // cfg.batch_warmup) // micro
+
+
+def parts_before(step: int, cfg: TrainConfig) -> int:
+    """Micro-batches of all steps before this one: what a run of so many steps reads."""
+    growing = min(step, cfg.batch_warmup)
+    full = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)
+    return sum(parts(i, cfg) for i in range(growing)) + (step - growing) * full

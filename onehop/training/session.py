@@ -4,8 +4,8 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from types import FrameType
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from onehop.base.units import human_bytes, human_count, human_time
+from onehop.base.units import human_bytes, human_count, human_flops, human_time
 from onehop.config.origins import leaves
 from onehop.data.corpora import CORPORA, Corpus
 from onehop.data.mixture import Mixture
@@ -27,11 +27,13 @@ from onehop.training.picture import draw_across, draw_look, look_across, look_fr
 from onehop.training.report import Display, draw_losses, sparkline
 from onehop.training.samples import drop_samples, sample, write_sample
 from onehop.training.setup import memory
+from onehop.training.speed import Speed, measure_peak
 from onehop.training.step import StepResult
 from onehop.training.tracked import planned_line
 from onehop.training.trainer import Trainer
 from onehop.training.unchanged import machine
 from onehop.training.understanding import Understanding, ask, ask_pairs
+from onehop.training.wandb_log import Wandb
 
 QUESTIONS = 300  # asked of each kind: a share of 0.9 is then known to within 0.035 (two standard errors)
 ANSWERS = 1000  # pairs: a share of 0.99 is then known to within 0.006
@@ -74,8 +76,9 @@ class Session:
         self.corpus: Corpus | None = CORPORA.get(name) if known and name is not None else None
         self.best_possible = best_possible(trainer, self.corpus)
         self.val_loss: float | None = None
-        self.events: Events | None = None
+        self.logs: list[Events | Wandb] = []
         self.losses: deque[float] = deque(maxlen=RECENT)
+        self.speed = Speed(None, None)
         self._clock, self._targets, self._rate = time.perf_counter(), 0, 0.0
 
     def run(self) -> Run:
@@ -84,7 +87,8 @@ class Session:
         self._introduce()
         drop_samples(t.out / "samples.txt", after=t.progress.step)
         self.display.phase("training", total=self.cfg.steps, done=t.progress.step)
-        with _until_asked_to_stop(self.display) as stop, t.writer, self._events():
+        with _until_asked_to_stop(self.display) as stop, t.writer, self._other_logs():
+            self._measure()
             self._clock = time.perf_counter()
             for result in t.steps():
                 self._after_step(result)
@@ -98,6 +102,19 @@ class Session:
         self._conclude(understanding, stop.by is not None, seconds)
         self._write_page()
         return Run(t.out, t, t.progress.step, self.val_loss, self.best_possible, understanding, stop.by, seconds)
+
+    def _measure(self) -> None:
+        """What the machine can do, told in the run's provenance."""
+        t = self.trainer
+        peak = None
+        if self.cfg.measure_peak and t.progress.step < self.cfg.steps:
+            self.display.note("measuring the machine")
+            peak = measure_peak(t.device, t.precision)
+        if peak is not None:
+            t.report["peak"] = asdict(peak)
+            product = f"two matrices of {peak.width} x {peak.width} in {peak.dtype}"
+            self.display.say(f"peak: {human_flops(peak.flops_per_s)}/s, measured on {product}")
+        self.speed = Speed.of(t.recipe, context=t.context, peak=peak)
 
     def _after_step(self, result: StepResult) -> None:
         """Write down, evaluate and save, as far as it is time to."""
@@ -115,8 +132,8 @@ class Session:
                 self.val_loss = row["val_loss"] = t.evaluate()
                 row |= {} if (averaged := t.evaluate_average()) is None else {"ema_val_loss": averaged}
             t.metrics.write(row)
-            if self.events is not None:
-                self.events.write(row, wall_time=time.time())
+            for log in self.logs:
+                log.write(row, wall_time=time.time())
             if evaluate:
                 self._show(result, row["val_loss"])
             self._clock, self._targets = time.perf_counter(), 0
@@ -133,21 +150,22 @@ class Session:
         left = human_time(p.seconds / p.step * (cfg.steps - p.step))
         return (
             f"step {result.step} of {cfg.steps}  loss {result.loss:.3f} {sparkline(self.losses)}  "
-            f"{human_count(self._rate)} tokens/s  lr {result.lr:.2g}  {human_bytes(memory(self.trainer.device))}"
+            f"{human_count(self._rate)} tokens/s{self.speed.text(self._rate)}  lr {result.lr:.2g}  "
+            f"{human_bytes(memory(self.trainer.device))}"
             f"{'' if self.display.moving else f'  {left} left'}"  # a moving bar says so itself
         )
 
     @contextmanager
-    def _events(self) -> Iterator[None]:
-        """Write TensorBoard's events too, if the recipe says so."""
-        if not self.cfg.tensorboard:
+    def _other_logs(self) -> Iterator[None]:
+        """Write for TensorBoard and Weights & Biases too, if the recipe says so."""
+        t, cfg = self.trainer, self.cfg
+        with ExitStack() as stack:
+            if cfg.tensorboard:
+                self.logs.append(stack.enter_context(closing(Events(t.out, step=t.progress.step))))
+            if cfg.wandb != "no":
+                wandb = Wandb(t.out, mode=cfg.wandb, step=t.progress.step, config=leaves(t.recipe))
+                self.logs.append(stack.enter_context(closing(wandb)))
             yield
-            return
-        self.events = Events(self.trainer.out, step=self.trainer.progress.step)
-        try:
-            yield
-        finally:
-            self.events.close()
 
     def _row(self, result: StepResult) -> dict[str, Any]:
         """A line of metrics.jsonl; what JSON has no number for becomes null."""
@@ -157,6 +175,8 @@ class Session:
         row |= {k: v if np.isfinite(v) else None for k, v in numbers.items()}
         row |= {} if result.router_entropy is None else {"router_entropy": result.router_entropy}
         more = t.alarms.more_columns(result.loads) if self.cfg.writes(result.step) else {}
+        mfu = self.speed.mfu(self._rate)
+        more |= {} if mfu is None else {"mfu": round(mfu, 4)}
         return row | {"tokens_per_s": round(self._rate, 1)} | more | t.alarms.columns
 
     def _introduce(self) -> None:
@@ -225,7 +245,9 @@ class Session:
             found["pairs"] = ask_pairs(t.model, t.tokenizer, asked, borders=t.lesson.borders, notify=self.display.note)
             across = look_across(t.model, t.tokenizer, asked[0], borders=t.lesson.borders)
             draw_across(*across, t.out / f"{self.corpus.name}_attention.png")
-        numbers = {"val_loss": self.val_loss, "best_possible": self.best_possible}
+        numbers: dict[str, Any] = {"val_loss": self.val_loss, "best_possible": self.best_possible}
+        if (planned := self._planned()) is not None:
+            numbers |= {"speed": self.speed.numbers(t.progress.tokens / t.progress.seconds), "planned": planned}
         t.add_to_report(understanding={kind: u.accuracy for kind, u in found.items()}, **numbers)
         return found
 
@@ -258,7 +280,7 @@ class Session:
             f", {self.val_loss / self.best_possible - 1:.1%} above the best possible {self.best_possible:.3f}"
         )  # fmt: skip
         say(f"trained {t.progress.step} steps in {human_time(seconds)}: validation loss {self.val_loss:.3f}{over}")
-        if (planned := self._planned()) is not None:
+        if (planned := t.report.get("planned")) is not None:
             say(planned)
         for kind, u in understanding.items():
             if kind == "pairs":

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from onehop import __version__
-from onehop.base.errors import ConfigError, DataError, OnehopError
+from onehop.base.errors import ConfigError, DataError, Diverged
 from onehop.base.files import atomic_file, atomic_write
 from onehop.config.recipe import Recipe, TrainConfig
 from onehop.config.task import MaskedConfig
@@ -30,7 +30,7 @@ from onehop.training.ema import FOLDER as EMA
 from onehop.training.ema import Average
 from onehop.training.evaluate import validation_loss
 from onehop.training.events import FOLDER as EVENTS
-from onehop.training.events import check_tensorboard
+from onehop.training.events import check_logs
 from onehop.training.folder import RECIPE, RESULTS, SKIPPED, check_out, nothing_left
 from onehop.training.lessons import make_lesson
 from onehop.training.optimizer import make_optimizer
@@ -57,7 +57,8 @@ class Trainer:
 
     The constructor prepares the data and builds the model; `steps` trains; `evaluate` and `save` at any time. A recipe
     that is refused leaves nothing behind, and an earlier run where it was. allow_changes: resume a run though
-    its numbers will not be those that it would have had. `notes` says what has changed since the checkpoint.
+    its numbers will not be those that it would have had. `notes` says what has changed since the checkpoint. data:
+    where the encoded text is kept, if runs share it (left out: in `out`).
     """
 
     def __init__(
@@ -67,20 +68,20 @@ class Trainer:
         resume: bool = False,
         fresh: bool = False,
         allow_changes: bool = False,
+        data: Path | None = None,
         notify: Notify = quiet,
     ):
-        self.out, self.notify = Path(recipe.out), notify
+        self.out, self.data_folder, self.notify = Path(recipe.out), data or Path(recipe.out) / "data", notify
         self.checkpoints, self.writer = Checkpoints(self.out, keep=recipe.train.keep), Writer()
         self.remarks: list[str] = []  # what the session has still to say
         check_out(recipe, resume=resume, fresh=fresh)
-        if recipe.train.tensorboard:
-            check_tensorboard()
+        check_logs(recipe.train)
         self.device = pick_device(recipe.train.device)
         self.precision = pick_precision(recipe.train.precision, self.device)
         with nothing_left(self.out):
             begun = None if recipe.tune.init is None else Checkpoint.open(recipe, self.device)
             known: dict[str, Any] = {} if begun is None else begun.known(recipe)
-            self.lesson = make_lesson(recipe, self.out / "data", notify, **known)
+            self.lesson = make_lesson(recipe, self.data_folder, notify, **known)
             self.data, self.loader, self.data_report = self.lesson.data, self.lesson.loader, self.lesson.report
             self.tokenizer = self.data.tokenizer
             self.recipe = _with_vocab(recipe, self.tokenizer.vocab_size)
@@ -220,11 +221,9 @@ class Trainer:
             **self.report,
         }
 
-    def _diverged(self, what: str) -> OnehopError:
+    def _diverged(self, what: str) -> Diverged:
         cfg = self.recipe.train
-        return OnehopError(
-            f"{what}: the run has diverged. Lower train.lr={cfg.lr:g}, or raise train.warmup={cfg.warmup}."
-        )
+        return Diverged(f"{what}: the run has diverged. Lower train.lr={cfg.lr:g}, or raise train.warmup={cfg.warmup}.")
 
     def placed(self, batch: Batch) -> Batch:
         """A batch as the model reads it: on its device, its documents apart or joined."""
@@ -289,7 +288,8 @@ class Trainer:
             self.checkpoints.remove()
             for file in (self.out / EVENTS).glob("events.out.tfevents.*"):
                 file.unlink()
-            remove_others(self.data)
+            if self.data_folder == self.out / "data":  # what runs share is not for one of them to clear
+                remove_others(self.data)
         elif self.restored is not None:
             self.checkpoints.set_aside(self.restored)
             self.checkpoints.show(self.restored)

@@ -17,7 +17,7 @@ from onehop.config.recipe import Recipe
 FREE = {
     "out", "about", "train.steps", "train.eval_every", "train.eval_rows", "train.save_every", "train.log_every",
     "train.sample", "train.sample_tokens", "train.keep", "train.max_skipped", "train.spike", "train.dead_after",
-    "train.tensorboard",
+    "train.tensorboard", "train.wandb", "train.measure_peak",
 }  # fmt: skip
 # These make the text, which is compared by what it holds: they may change as long as it does not.
 IN_THE_TEXT = {

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from onehop.base.errors import CheckpointError
+from onehop.formats.gguf.choose import PREFERRED, UNNAMED, candidates, choose, label_of, spelt
 from onehop.formats.gguf.split import parts_of
-from onehop.weights.choose import PREFERRED, UNNAMED, candidates, choose, label_of, spelt
 from onehop.weights.safetensors_files import CONVERT, INDEX, SINGLE
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model", "spiece.model", "*.tiktoken"]

@@ -5,7 +5,7 @@ from pathlib import Path
 from onehop.base.errors import CheckpointError, did_you_mean
 from onehop.base.shipped import shipped, shipped_names
 from onehop.formats.folder import CONFIG, GGUF
-from onehop.weights.choose import pick
+from onehop.formats.gguf.choose import pick
 from onehop.weights.hub import HubName, from_hub
 
 
@@ -41,11 +41,7 @@ def locate(path: str | Path) -> Path:
     asked = HubName.of(given)
     if asked is not None:
         return from_hub(asked)
-    known = (
-        f" Models that ship with onehop: {did_you_mean(given, shipped_names('models'))}"
-        if shipped_names("models")
-        else ""
-    )
+    known = f" {did_you_mean(given, shipped_names('models'))}" if shipped_names("models") else ""
     raise CheckpointError(
         f"{given} is no folder, no hub name like 'org/model' and no model that ships with onehop.{known}"
     )

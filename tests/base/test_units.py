@@ -1,6 +1,6 @@
 import pytest
 
-from onehop.base.units import human_bytes, human_count, human_time
+from onehop.base.units import human_bytes, human_count, human_flops, human_time
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,22 @@ def test_bytes_are_written_with_three_digits_and_a_decimal_unit(n, text):
 )
 def test_counts_are_written_with_three_digits_and_a_suffix(n, text):
     assert human_count(n) == text
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [
+        (0, "0 FLOP"),
+        (393_000, "393 kFLOP"),
+        (481e9, "481 GFLOP"),  # giga, not the billions of a count
+        (989.4e12, "989 TFLOP"),
+        (2.25e15, "2.25 PFLOP"),
+        (1e21, "1e21 FLOP"),
+        (3.14e23, "3.14e23 FLOP"),
+    ],
+)
+def test_flops_are_written_with_the_prefixes_of_units(n, text):
+    assert human_flops(n) == text
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,26 @@
 """`onehop plan`: what is planned, from which sources, and what is refused with which words."""
 
+import inspect
+import io
 import json
 import math
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 import onehop
-from onehop.base.errors import ConfigError, DataError
 from onehop.cli import measure as measure_file
+from onehop.cli import plan as plan_file
 from onehop.cli.main import main
 from onehop.cli.measure import measure
-from onehop.cli.plan_budget import budget_flops, points_of
+from onehop.cli.plan_modes import HEEDS
 from onehop.cli.plan_source import source
+from onehop.cli.plan_tables import sheet
 from onehop.config import ModelConfig
 from onehop.cost import plan
-from onehop.cost.devices import device, from_dict, to_dict
+from onehop.cost.devices import from_dict, to_dict
 from onehop.cost.scaling import law
 from onehop.formats import write_config
 from onehop.machine import kept
@@ -24,6 +28,7 @@ from onehop.machine.here import here
 from onehop.machine.measure import Bench
 from onehop.weights import save_native
 from onehop.weights.gguf import save_gguf
+from tests.weights.test_gguf_parts import rewritten
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +113,31 @@ def test_it_answers_without_torch():
     assert out.splitlines()[-1] == "False"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["llama-3-70b", "--context", "131072", "--device", "H200"],
+        ["mixtral-8x7b", "--what-if", "--device", "H200"],
+        ["mixtral-8x7b", "--sweep", "model.attention.n_kv_heads=1,8", "--device", "H200"],
+        ["llama-3-8b", "--what-fits", "--device", "RTX4090"],
+        ["--budget", "5000usd", "--price", "2", "--device", "H100"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_told_fits_100_columns_of_a_terminal(capsys, words):
+    lines = said(capsys, *words).splitlines()
+    assert [line for line in lines if len(line.rstrip()) > 100] == []
+
+
+def test_a_narrow_terminal_cuts_no_figure():
+    table = sheet("what", "memory", rows=[("a long name of a change", "107 GB")])
+    with (console := Console(width=16, file=io.StringIO())).capture() as shown:
+        console.print(table)
+    assert "107 GB" in shown.get()
+    assert "…" not in shown.get()
+
+
 # Sources
 
 
@@ -162,6 +192,24 @@ def test_of_a_gguf_file_the_weights_are_as_large_as_they_lie_there(capsys, tmp_p
     assert asked["memory"]["inference"]["weights"] == 4 * file["params"]["total"]
 
 
+def test_of_a_folder_of_gguf_files_the_one_that_would_be_loaded_is_planned(capsys, tmp_path):
+    """By preference, by its kind, and where one model lies in several parts."""
+    model, files = onehop.build(small()), tmp_path / "files"
+    files.mkdir()
+    for dtype in ("float32", "q8_0"):
+        save_gguf(model, files / f"m-{dtype}.gguf", dtype=dtype)
+    asked = {name: found(capsys, name) for name in ("files", "files:q8_0", "files:F32")}
+    assert asked["files"]["notes"] == ["taking m-q8_0.gguf"]
+    weights = {name: one["memory"]["inference"]["weights"] for name, one in asked.items()}
+    assert weights["files"] == weights["files:q8_0"] < weights["files:F32"]
+    assert "files holds no GGUF file of the kind Q4_K_M. There are: " in refusal(capsys, "files:Q4_K_M")
+    (files / "m-q8_0.gguf").unlink()
+    rewritten(files / "m-float32.gguf", files / "p.gguf", split_max_tensors=8)
+    (files / "m-float32.gguf").unlink()
+    assert len(list(files.iterdir())) > 1
+    assert found(capsys, "files")["memory"]["inference"]["weights"] == weights["files:F32"]
+
+
 def test_a_model_that_ships_is_found_by_name(capsys):
     assert found(capsys, "fables-tiny")["source"] == "onehop"
 
@@ -179,17 +227,35 @@ def test_a_model_that_ships_is_found_by_name(capsys):
         (["gpt2", "--dtype", "bf16"], "dtype 'bf16' does not exist. Did you mean bfloat16?"),
         (["gpt2", "--cache-dtype", "q4_k"], "a cache cannot hold 'q4_k'."),
         (["gpt2", "model.d_model=-3"], "d_model=-3"),
+        (["gpt2", "--tokens", "nan"], "tokens=nan: needs 1 or more."),
+        (["gpt2", "--tokens", "inf"], "tokens=inf: needs 1 or more."),
+        (["gpt2", "model.n_layers=1000000000"], "n_layers=1000000000 is more than a plan lists one by one."),
+        (["gpt2", "model.blocks=5"], "model.blocks=5: needs a table for each block"),
+        (["gpt2", "train.micro_batch=0"], "train.micro_batch=0"),
+        (["nowhere.gguf"], "nowhere.gguf is not there. Check the path."),
         (["gpt2", "model.n_layer=3"], "Did you mean n_layers?"),
         (["gpt2", "data.seed=3"], "data.… decides nothing that is planned here."),
         (["gpt2", "train.rows=3"], "rows does not exist."),
         (["gpt2", "--sweep", "model.n_layers"], "write key=value,value,…"),
-        (["gpt2", "--sweep", "batch=1,x"], "--sweep batch=x: needs a number"),
+        (["gpt2", "--sweep", "batch=1,x"], "--sweep batch=x: needs a whole number"),
+        (["gpt2", "--sweep", "batch=1,,2"], "--sweep 'batch=1,,2': write key=value,value,…"),
+        (["gpt2", "--sweep", "tokens=nan"], "--sweep tokens=nan: tokens=nan: needs 1 or more."),
+        (["gpt2", "--sweep", "batch=1", "--out", ""], "Give a name that ends in .png."),
+        (["gpt2", "--sweep", "batch=1", "--out", "plot.svg"], "--out plot.svg: the plot is a PNG."),
         (["gpt2", "--sweep", "layers=1"], "layers is no key."),
         (["gpt2", "--sweep", "model.attention.n_kv_heads=5"], "cannot share n_heads=12"),
         (["shakespeare-char"], "Add model.vocab_size=…"),
         (["--budget", "lots"], "--budget 'lots': write a number and flops, gpu-hours or usd"),
         (["--budget=-1e21flops"], "--budget '-1e21flops'"),
+        (["--budget", "1.2.3flops"], "--budget '1.2.3flops': write a number and flops"),
+        (["--budget", ".flops"], "--budget '.flops': write a number and flops"),
+        (["--budget", "7flops"], "--budget '7flops' is 7 FLOPs: the laws are asked for 1e+09 to 1e+40."),
+        (["--budget", "1e300flops"], "is 1e+300 FLOPs"),
+        (["--budget", "1e21flops", "--serve", "nan"], "--serve nan: needs a number of tokens above 0."),
+        (["--budget", "1e21flops", "--serve", "0"], "--serve 0: needs a number of tokens above 0."),
         (["--budget", "10gpu-hours"], "needs --device"),
+        (["--budget", "10usd", "--device", "H100", "--price", "inf"], "needs --price"),
+        (["--budget", "10usd", "--device", "H100", "--price", "1e-320"], "is inf FLOPs"),
         (["--budget", "10usd", "--device", "H100"], "needs --price"),
         (["--budget", "10h", "--device", "H100", "--mfu", "40"], "--mfu 40.0: a share of the peak"),
         (["--fit-law", "nowhere.jsonl"], "nowhere.jsonl is not there."),
@@ -199,60 +265,43 @@ def test_nonsense_is_one_line(capsys, words, text):
     assert text in refusal(capsys, *words)
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["gpt2", "--budget", "1e21flops"], "a model does nothing beside --budget."),
+        (["--budget", "1e21flops", "--what-if"], "--what-if does nothing beside --budget."),
+        (["--budget", "1e21flops", "--mfu", "0.5"], "--mfu changes nothing for a budget in flops."),
+        (["--budget", "1e21flops", "--device", "H100"], "--device changes nothing for a budget in flops."),
+        (
+            ["--budget", "9gpu-hours", "--device", "H100", "--price", "2"],
+            "--price changes nothing for a budget in hours.",
+        ),
+        (["gpt2", "--what-if", "--what-fits"], "--what-if does nothing beside --what-fits."),
+        (["gpt2", "--what-fits", "--batch", "2"], "--batch does nothing beside --what-fits."),
+        (["gpt2", "--what-if", "--sweep", "batch=1,2"], "--what-if does nothing beside --sweep."),
+        (["gpt2", "--out", "a.png"], "--out does nothing without --sweep."),
+        (["gpt2", "--serve", "1e12"], "--serve does nothing without --budget."),
+        (["--what-if"], "--what-if needs a model, for example onehop plan quickstart --what-if"),
+        (["--context", "5"], "--context needs a model"),
+        (["--fit-law", "points.jsonl", "--device", "H100"], "--device does nothing beside --fit-law."),
+        (["--measure", "gpt2"], "a model does nothing beside --measure."),
+    ],
+)
+def test_an_option_that_the_question_does_not_heed_is_refused(capsys, words, text):
+    assert text in refusal(capsys, *words)
+
+
+def test_every_option_is_heeded_by_some_question_and_every_question_by_its_name():
+    """A new option of the command has to be given its place in the table."""
+    options = set(inspect.signature(plan_file.plan).parameters) - {"json"}
+    assert options == set().union(*HEEDS.values()) | (set(HEEDS) - {"plan", "machine"})
+
+
 def test_a_config_that_lacks_a_key_names_it(capsys, tmp_path):
     raw = write_config(small())
     del raw["hidden_size"]
     (tmp_path / "config.json").write_text(json.dumps(raw))
     assert "hidden_size" in refusal(capsys, "config.json")
-
-
-# Budgets
-
-
-def test_budgets_in_hours_and_money_become_flops():
-    h100 = device("H100")
-    hours, words = budget_flops("500 gpu-hours", h100, mfu=0.4, price=None, dtype="bfloat16")
-    assert hours == pytest.approx(500 * 3600 * 0.4 * 989.4e12)
-    assert "40% of its peak" in words
-    assert budget_flops("$1000", h100, mfu=0.4, price=2.0, dtype="bfloat16")[0] == pytest.approx(hours)
-    assert budget_flops("1,000 usd", h100, mfu=0.4, price=2.0, dtype="bfloat16")[0] == pytest.approx(hours)
-
-
-def test_a_served_model_is_smaller_and_trained_for_longer(capsys):
-    rows = found(capsys, "--budget", "1e21flops", "--serve", "1e13")
-    assert rows["served"]["parameters"] < rows["outcomes"][2]["parameters"]
-
-
-# A law of one's own
-
-
-def test_a_law_is_fitted_to_points_in_a_file(capsys, tmp_path):
-    true = law("chinchilla")
-    rows = [
-        {"n": n, "d": d, "loss": true.loss(n, d)} for n in (1e8, 3e8, 1e9, 3e9, 1e10) for d in (1e9, 3e9, 1e10, 1e11)
-    ]
-    (tmp_path / "points.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    fitted = found(capsys, "--fit-law", "points.jsonl")
-    assert fitted["law"]["alpha"] == pytest.approx(0.34, rel=0.02)
-    assert fitted["n_points"] == 20
-
-
-def test_runs_are_points_by_their_recipe_and_their_last_evaluation(tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "recipe.toml").write_text(onehop.config.to_toml(onehop.config.read("tiny", ["model.vocab_size=300"]).recipe))
-    lines = [
-        {"step": 1, "tokens": 10, "val_loss": 5.0},
-        {"step": 2, "tokens": 20, "val_loss": 4.0},
-        {"step": 3, "tokens": 30},
-    ]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    ((n, d, loss),) = points_of([str(run / "metrics.jsonl")])
-    config = onehop.config.read("tiny", ["model.vocab_size=300"]).recipe.model
-    assert (n, d, loss) == (plan(config).parameters.active, 20, 4.0)
-    (run / "metrics.jsonl").write_text('{"step": 1}\n')
-    with pytest.raises(DataError, match="no line with tokens and val_loss"):
-        points_of([str(run / "metrics.jsonl")])
 
 
 # This machine
@@ -310,8 +359,3 @@ def test_of_a_hub_model_the_config_alone_is_fetched(capsys, monkeypatch, tmp_pat
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetched)
     assert found(capsys, "someone/something@main")["source"] == "hub"
     assert asked == [("someone/something", "config.json", "main")]
-
-
-def test_a_price_of_nothing_is_refused():
-    with pytest.raises(ConfigError, match="needs --price"):
-        budget_flops("10usd", device("H100"), mfu=0.4, price=0.0, dtype="bfloat16")

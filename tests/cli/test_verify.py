@@ -24,8 +24,10 @@ def test_people_read_the_cost_the_positions_and_a_table(folder, tmp_path, capsys
     assert first.startswith("about ")
     assert first.endswith(" beside the model")
     assert any("today's spelling" in line or "both ages' spelling" in line for line in lines)
-    assert sum(line.startswith(" ok   ") for line in lines) >= 17
-    assert any(line.startswith("  –   compiled = plain") and line.endswith("not asked for (compile)") for line in lines)
+    assert sum(line.startswith(" ok  ") for line in lines) >= 17
+    assert any(line == "  –  compiled = plain: not asked for (compile)" for line in lines)
+    table = [line for line in lines if line.startswith((" ok  ", "  –  "))]
+    assert [line for line in table if len(line) > 110] == []
     assert (tmp_path / "positions.png").stat().st_size > 1000
 
 

@@ -105,6 +105,22 @@ def test_a_wish_that_makes_no_sense_is_refused(wish, text):
         Asked(**wish)
 
 
+@pytest.mark.parametrize(
+    ("ask", "text"),
+    [
+        (lambda one: one.flops(new=0), "new=0: needs 1 or more."),
+        (lambda one: one.flops(new=1, past=-1), "past=-1: needs 0 or more."),
+        (lambda one: one.flops(new=1, logits=-1), "logits=-1: needs 0 or more."),
+        (lambda one: one.train_flops_per_token(0), "new=0: needs 1 or more."),
+        (lambda one: one.kv_cache_bytes(context=0), "context=0: needs 1 or more."),
+        (lambda one: one.kv_cache_bytes(context=8, batch=-1), "batch=-1: needs 1 or more."),
+    ],
+)
+def test_a_figure_of_nothing_is_refused(ask, text):
+    with pytest.raises(ConfigError, match=text):
+        ask(onehop.plan("gpt2"))
+
+
 def test_a_config_without_a_vocabulary_is_refused():
     with pytest.raises(ConfigError, match="vocab_size is left out"):
         plan(decoder(vocab_size=None)).parameters

@@ -112,10 +112,20 @@ def test_one_wild_point_does_not_move_the_fit():
 
 
 def test_points_that_cannot_determine_a_law_are_refused():
-    with pytest.raises(DataError, match="2 points of 1 model sizes and 2 numbers of tokens cannot determine"):
+    with pytest.raises(
+        DataError, match=r"at least 5 runs, of 3 model sizes and 3 numbers of tokens\. Here: 2, of 1 and 2"
+    ):
         fit(points([(1e8, 1e9, 3.0), (1e8, 2e9, 2.9)]))
     with pytest.raises(DataError, match="positive"):
         fit(points([(1e8, 1e9, -3.0)] * 6))
+
+
+@pytest.mark.parametrize("n_exponent", [0.2, 0.0])
+def test_points_whose_loss_does_not_fall_with_size_are_refused(n_exponent):
+    """Larger is worse, or no better: the form has no place for it, and its exponent would be a number without sense."""
+    rows = [(n, d, 1.5 + 0.01 * n**n_exponent + 400 / d**0.3) for n in (1e7, 1e8, 1e9) for d in (1e9, 1e10, 1e11)]
+    with pytest.raises(DataError, match=r"the loss does not fall with more parameters \(exponent"):
+        fit(points(rows), resamples=2)
 
 
 def test_a_law_that_does_not_exist_is_answered_with_the_nearest():

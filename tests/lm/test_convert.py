@@ -44,6 +44,13 @@ def test_a_model_goes_from_folder_to_file_to_folder_bit_for_bit(tmp_path):
     assert again.eos_ids == lm.eos_ids
 
 
+def test_a_kind_behind_the_target_is_refused_with_the_option_that_makes_it(tmp_path):
+    saved(tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"b\.gguf:Q8_0: the kind of a file that is written is --dtype q8_0\."):
+        convert(tmp_path / "a", tmp_path / "b.gguf:Q8_0")
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
 def test_the_trained_model_makes_the_whole_round_bit_for_bit(tmp_path):
     if not STORIES.is_dir():
         pytest.skip("the trained model is not beside this checkout")

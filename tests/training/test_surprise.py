@@ -5,6 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from onehop.config.model import HeadConfig
+from onehop.model.transformer import Head
+from onehop.parts.linear import Linear
 from onehop.training import surprise as module
 from onehop.training.surprise import HAS_LIBRARY, in_chunks, library_serves, surprise
 from tests.small_models import decoder, small_model
@@ -137,3 +140,59 @@ def test_no_memory_that_pytorchs_function_asks_for_holds_more_than_a_chunk_of_lo
         with torch.profiler.profile(activities=activity, profile_memory=True) as seen:
             results(*wide_case(), chunk=chunk)
         assert max(event.self_cpu_memory_usage for event in seen.events()) == largest * 640 * 4
+
+
+# Sixteen rows of which eight have targets (1, 4, 0 and 3 in each four), and the loss and gradient of their mean: a
+# closed form in numpy, and autograd over the whole batch, in float64.
+WEIGHT = [
+    [-0.87718248274177313, -0.35248454846441746, -0.85741450730711222],
+    [-0.097550731152296066, -0.98744362872093916, 0.12833528406918049],
+    [0.44175780098885298, -0.011113166809082031, -0.99403852876275778],
+    [-0.60706269927322865, 0.68115326669067144, -0.025281865149736404],
+    [0.38524316716939211, 0.0035191867500543594, 0.22869848739355803],
+]
+ROWS = [
+    [-0.97913536056876183, -0.30618329951539636, 1.2203762540593743],
+    [-0.0094700432382524014, 0.9157965537160635, -0.65584528120234609],
+    [0.83191640954464674, 1.4981984314508736, 1.1411437466740608],
+    [0.19126140838488936, 0.93291348684579134, 1.0004549534060061],
+    [1.0193096492439508, -0.68368027405813336, -1.128910937346518],
+    [0.39089474128559232, 0.19899926707148552, -0.04277197876945138],
+    [0.36911130789667368, 1.3658855357207358, -1.4071587491780519],
+    [0.14690570114180446, 0.78741237055510283, 1.0091623258776963],
+    [1.2857130914926529, -0.84176048124209046, -0.68916611652821302],
+    [0.073687701020389795, 0.44501944072544575, -0.8380795125849545],
+    [1.340350597165525, 0.61702782707288861, -0.23582644388079643],
+    [-0.99657858023419976, -1.1288778623566031, 1.1464940481819212],
+    [1.4705318715423346, -0.49463490815833211, 1.138122889213264],
+    [-1.0696998867206275, 0.42903169244527817, -0.79846696788445115],
+    [0.31060000229626894, -1.3690149723552167, 1.3727820161730051],
+    [-0.091235064435750246, -1.4833904737606645, 0.91735152946785092],
+]
+LABELS = [2, -100, -100, -100, 0, 1, 4, 3, -100, -100, -100, -100, 1, -100, 2, 2]
+MEAN = 2.203398312341
+GRADIENT = [
+    [-0.1091713106926, 0.07281854430732, 0.1524779664212],
+    [-0.1628477404052, -0.2176901827463, 0.1318560356429],
+    [0.2190709401162, 0.4258113064644, -0.5539033262292],
+    [-0.008890141793379, -0.05225716913472, -0.06106376161655],
+    [0.06183825277499, -0.2286824988906, 0.3306330857816],
+]
+
+
+@pytest.mark.parametrize("chunk", [None, 3])
+@pytest.mark.parametrize("n_rows", [16, 8, 4, 3, 1])
+def test_however_rows_are_cut_into_micro_batches_the_loss_and_gradient_are_those_known(n_rows, chunk):
+    """Sums over the targets, divided once by their number; a mean of the means of four rows each would be 1.869."""
+    projection = Linear(3, 5, bias=False)
+    projection.weight = torch.nn.Parameter(torch.tensor(WEIGHT, dtype=torch.float64))
+    head = Head(projection, HeadConfig(tied=False), transform=torch.nn.Identity(), narrow=torch.nn.Identity())
+    rows, labels = torch.tensor(ROWS, dtype=torch.float64), torch.tensor(LABELS)
+    n_targets = int((labels != -100).sum())
+    total = 0.0
+    for x, wanted in zip(rows.split(n_rows), labels.split(n_rows), strict=True):
+        loss = surprise(head, x, wanted, chunk=chunk).nats / n_targets
+        loss.backward()
+        total += float(loss.detach())
+    assert total == pytest.approx(MEAN, abs=1e-11)  # the digits that are known
+    torch.testing.assert_close(projection.weight.grad, torch.tensor(GRADIENT, dtype=torch.float64), rtol=0, atol=1e-11)

@@ -6,6 +6,8 @@ import math
 import re
 import sys
 from html.parser import HTMLParser
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -33,7 +35,8 @@ def test_the_live_line_tells_loss_rate_memory_and_time_left(tmp_path, monkeypatc
     onehop.train(recipe(tmp_path), console=console)
     line = next(line for line in console.file.getvalue().splitlines() if line.startswith("step 4 of 6  loss"))
     assert re.fullmatch(
-        r"step 4 of 6  loss \d\.\d{3} [▁▂▃▄▅▆▇█]{4}  \S+ tokens/s  lr \S+  \S+ [MG]B  \S+ \S+ left", line
+        r"step 4 of 6  loss \d\.\d{3} [▁▂▃▄▅▆▇█]{4}  \S+ tokens/s  \S+ [kMG]FLOP/s  lr \S+  \S+ [MG]B  \S+ \S+ left",
+        line,
     )
 
 
@@ -43,6 +46,36 @@ def test_tensorboard_that_is_not_installed_is_named_with_its_extra_before_anythi
     with pytest.raises(OnehopError, match=r"^train\.tensorboard=true needs .*: pip install 'onehop-lm\[train\]'$"):
         onehop.train(recipe(tmp_path, tensorboard=True))
     assert not (tmp_path / "out").exists()
+
+
+def test_weights_and_biases_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(OnehopError, match=r"^train\.wandb=offline needs .*: pip install 'onehop-lm\[wandb\]'$"):
+        onehop.train(recipe(tmp_path, wandb="offline"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_and_biases_hears_every_line_under_one_id_also_after_a_resume(tmp_path, monkeypatch):
+    """By a stand-in for its package that notes what it is told."""
+    begun, told = [], []
+
+    class Stub(ModuleType):
+        def init(self, **options):
+            begun.append(options)
+            log = lambda numbers, step: told.append((step, numbers["loss"]))  # noqa: E731
+            return SimpleNamespace(log=log, finish=lambda: told.append("end"))
+
+    stub = Stub("wandb")
+    stub.__spec__ = ModuleSpec("wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", stub)
+    onehop.train(recipe(tmp_path, wandb="offline", log_every=1, steps=2))
+    onehop.train(recipe(tmp_path, wandb="offline", log_every=1, steps=4), resume=True)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [x for x in told if x != "end"] == [(row["step"], row["loss"]) for row in rows]
+    assert told.count("end") == 2
+    assert begun[0]["id"] == begun[1]["id"]
+    assert [options["mode"] for options in begun] == ["offline", "offline"]
+    assert begun[0]["config"]["train.lr"] == 1e-2
 
 
 def test_every_number_of_a_line_has_a_path():

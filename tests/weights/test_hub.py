@@ -17,8 +17,8 @@ from huggingface_hub.errors import (
 import onehop
 from onehop.base.errors import CheckpointError
 from onehop.cli.main import main
+from onehop.formats.gguf.choose import label_of
 from onehop.weights import open_model, save_gguf
-from onehop.weights.choose import label_of
 from onehop.weights.locate import locate
 from tests.gguf_models import llama
 from tests.golden import IDS, golden_logits, write_golden
