@@ -246,6 +246,8 @@ def test_every_field_of_a_run_is_turned_by_a_test_here():
         ("train", {"batch_start": 2}, "batch_start=2 and train.batch_warmup=0 go together"),
         ("train", {"batch_start": 2, "batch_warmup": 3}, "batch_start=2 must be whole micro-batches of 4 rows"),
         ("train", {"weight_decay_on": ["layers"]}, "weight_decay_on"),
+        ("train", {"weight_decay_on": [], "weight_decay": 0.3}, "weight_decay=0.3 has no effect: it needs"),
+        ("train", {"sample": "a fox", "sample_tokens": 0}, "sample=a fox has no effect: it needs sample_tokens"),
         ("train", {"context": 64}, "train.context=64 is longer than model.max_len=32"),
         ("data", {"tokenizer": "characters", "vocab_size": 300}, "vocab_size=300 has no effect: it needs"),
         ("data", {"corpus": "fables"}, "are both given. Leave one out."),

@@ -6,7 +6,7 @@ MAX_JSON = 100_000_000  # bytes; the largest published tokenizer.json has 35 MB
 
 
 def leads_out(folder: Path) -> Path | None:
-    """A file of the folder that is a link to somewhere outside it, if there is one.
+    """A file of the folder that is a link to somewhere outside it or to nowhere, in circles.
 
     The cache of the hub is made of links: snapshots/REVISION/file -> blobs/HASH of the same model, which are inside.
     """
@@ -15,9 +15,17 @@ def leads_out(folder: Path) -> Path | None:
     if folder.parent.name == "snapshots":
         homes.append(folder.parent.parent / "blobs")
     for file in sorted(folder.iterdir()):
-        if file.is_symlink() and not any(file.resolve().is_relative_to(home) for home in homes):
+        if file.is_symlink() and not any(_end(file).is_relative_to(home) for home in homes):
             return file
     return None
+
+
+def _end(link: Path) -> Path:
+    """Where a link leads; the root, which no folder holds, for one that runs in circles."""
+    try:
+        return link.resolve()
+    except (RuntimeError, OSError):
+        return Path(link.anchor)
 
 
 def too_large(file: Path) -> str | None:

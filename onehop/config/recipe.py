@@ -147,10 +147,16 @@ class TrainConfig(Part):
             )
 
 
+def _decays_something(train: TrainConfig) -> bool:
+    return bool(train.weight_decay_on) or train.weight_decay == 0
+
+
 TRAIN_LISTENS = [
     Listens(TrainConfig, "lr_end", lambda train: train.schedule != "constant", "schedule=cosine, wsd or linear"),
     Listens(TrainConfig, "decay", lambda train: train.schedule == "wsd", "schedule=wsd"),
     Listens(TrainConfig, "decay_shape", lambda train: train.schedule == "wsd", "schedule=wsd"),
+    Listens(TrainConfig, "weight_decay", _decays_something, "weight_decay_on"),
+    Listens(TrainConfig, "sample", lambda train: train.sample_tokens > 0, "sample_tokens above 0"),
     Listens(TrainConfig, "weight_decay_on", lambda train: train.weight_decay > 0, "weight_decay above 0"),
 ]
 

@@ -15,7 +15,9 @@ class LoRAConfig(Part):
     rank: int = Field(8, ge=1, description="width of an adapter")
     alpha: float = Field(16.0, gt=0, description="an adapter's output is multiplied by alpha / rank")
     targets: Names = Field(
-        ("*layers.*",), description="the linear maps that get one, by name, with * and ?: layers.*.attention.w[qv]"
+        ("*layers.*",),
+        min_length=1,
+        description="the linear maps that get one, by name, with * and ?: layers.*.attention.w[qv]",
     )
 
 

@@ -15,7 +15,7 @@ from onehop.config.data import MixtureSource
 from onehop.data.live import WINDOW, Live
 from onehop.data.mixture import Mixture
 from onehop.data.shards import FORMAT, SIDES, Shards
-from onehop.data.sides import HEAD, Sided, train_tokenizer
+from onehop.data.sides import HEAD, Sided, of_one_source, train_tokenizer
 from onehop.data.sources import Progress, Source, open_source, without_duplicates
 from onehop.data.split import Split
 from onehop.text.tokenizer import Tokenizer
@@ -90,7 +90,7 @@ def prepare(
             _write(temporary, parts, ready, progress=progress)
             about = {"text": _describe(named), "tokenizer": kind, "sources": [_found(part) for part in parts]}
             atomic_write(temporary / _DONE, json.dumps(about) + "\n")
-    ready = given or Tokenizer.load(place)
+    ready = given or _kept_tokenizer(place)
     return _opened(place, named, ready, fraction=validation, seed=seed, stream=stream, reused=reused)
 
 
@@ -110,7 +110,7 @@ def _sources(mixture: Sequence[MixtureSource], text: dict[str, Any], *, stream: 
         try:
             source = open_source(seed=seed, stream=stream, **own)
         except OnehopError as error:
-            raise DataError(f"data.mixture.{part.name}: {error}") from error
+            raise of_one_source(part.name, error) from error
         found.append(_Named(part.name, part.weight, source))
     return found
 
@@ -190,6 +190,14 @@ def _rows(file: Path) -> list[Any]:
 
 def _describe(named: Sequence[_Named]) -> str:
     return "; ".join(f"{part.name}: {part.source.description}".removeprefix(": ") for part in named)
+
+
+def _kept_tokenizer(place: Path) -> Tokenizer:
+    """The tokenizer that was trained on the text and lies beside its shards."""
+    try:
+        return Tokenizer.load(place)
+    except TextError as error:
+        raise DataError(f"{error} It was trained here: delete {place}; it is built again from the text.") from error
 
 
 def _load(path: str | Path | Tokenizer) -> Tokenizer:

@@ -1,10 +1,13 @@
 """The sources of a text with their split: what a tokenizer is trained on, and what is encoded for either side."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
+from onehop.base.errors import DataError, OnehopError
+from onehop.config.data import TextConfig
 from onehop.data.draws import draws
 from onehop.data.shards import SIDES, write_shards
 from onehop.data.sources import Progress, Source
@@ -15,6 +18,8 @@ from onehop.text.tokenizer import Tokenizer
 
 HEAD = 1 << 26  # characters at the beginning of a streamed text, for its tokenizer and its validation side
 _PER_TOKEN = 20_000  # bytes for each token of a BPE: from more text, it is trained on a sample of that size
+
+_KEYS = re.compile(rf"\bdata\.({'|'.join(TextConfig.model_fields)})\b")  # that each source of a mixture has
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,10 @@ class Sided:
     def of(cls, name: str, weight: float, source: Source, *, fraction: float, seed: int, stream: bool) -> "Sided":
         """The source with its split, for which its beginning is read."""
         n_head = _length_of_head(source) if stream else 0
-        split = Split.of(islice(source, n_head or None), fraction=fraction, seed=seed)
+        try:
+            split = Split.of(islice(source, n_head or None), fraction=fraction, seed=seed)
+        except DataError as error:
+            raise (error if not name else of_one_source(name, error)) from error
         return cls(name, weight, source, split, n_head)
 
     def documents(self) -> Iterator[tuple[str, bool]]:
@@ -46,6 +54,12 @@ class Sided:
         folder.mkdir(exist_ok=True)
         sides = SIDES[1:] if self.n_head else SIDES
         write_shards(folder, self.documents(), tokenizer, sides=sides, progress=progress)
+
+
+def of_one_source(name: str, error: OnehopError) -> DataError:
+    """What is wrong with a source of a mixture: named, with the keys that it is told by there."""
+    told = _KEYS.sub(rf"data.mixture.{name}.\1", str(error))
+    return DataError(f"data.mixture.{name}: {told}")
 
 
 def _length_of_head(source: Source) -> int:

@@ -137,10 +137,14 @@ class Checkpoints:
 
     def _point_at(self, path: Path) -> None:
         """`checkpoints/best`: a link, where the disk has links."""
-        temporary = self.folder / f".{BEST}.{secrets.token_hex(4)}"
+        temporary, aside = (self.folder / f".{BEST}.{secrets.token_hex(4)}" for _ in range(2))
+        best = self.folder / BEST
         try:
             temporary.symlink_to(path.name)
-            os.replace(temporary, self.folder / BEST)
+            if best.is_dir() and not best.is_symlink():  # a run that was copied with its links followed: scp -r, cp -L
+                os.replace(best, aside)
+                _remove(aside)
+            os.replace(temporary, best)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise

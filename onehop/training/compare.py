@@ -19,10 +19,11 @@ from onehop.data.shards import Shards
 from onehop.training.budget import EQUALS, Evaluated, Facts, allotted, evaluated, look_at
 from onehop.training.checkpoints import Checkpoints
 from onehop.training.compare_table import Line, Result, lines, run_folder, write_table
+from onehop.training.folder import nothing_left
 from onehop.training.report import Display, read_metrics
 from onehop.training.schedule import parts_before
 from onehop.training.session import Session
-from onehop.training.trainer import Trainer, nothing_left
+from onehop.training.trainer import Trainer
 from onehop.training.unchanged import FREE
 
 FILE = "comparison.json"

@@ -34,7 +34,7 @@ class Metrics:
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one line."""
-        if not self.rows and self.path.exists():
+        if not self.rows and self.path.exists() and self.path.stat().st_size:
             raise DataError(f"{self.path} was begun by another run meanwhile. Set out=OTHER, or wait for its end.")
         self.rows.append(row)
         append(self.path, json.dumps(row) + "\n")
@@ -51,17 +51,19 @@ def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl; a last line that was cut off by a crash is left out."""
-    rows = []
-    lines = path.read_text().splitlines()
+    rows: list[dict[str, Any]] = []
+    lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            row = json.loads(line)
+            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+                raise ValueError("no step")
+        except ValueError as error:  # no JSON, or no UTF-8
             if number == len(lines):
                 break
-            raise DataError(
-                f"{path}:{number} is not JSON ({error.msg}). Restore the file or start over with --fresh."
-            ) from None
+            fault = f"is not JSON ({error.msg})" if isinstance(error, json.JSONDecodeError) else "is no line of a run"
+            raise DataError(f"{path}:{number} {fault}. Restore the file or start over with --fresh.") from None
+        rows.append(row)
     return rows
 
 

@@ -1,8 +1,12 @@
 """The doors to training: `train` is a whole run, `steps` a loop of your own."""
 
+import signal
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 
@@ -70,12 +74,13 @@ def train(
 
     resume: go on where the run in `out` stopped, bit for bit; allow_changes: also where the recipe or the machine has
     changed so that its numbers will differ. fresh: replace it. Ctrl-C and SIGTERM end the run after the step and save
-    it. Shows its progress on `console` (left out: nowhere).
+    it; before the first step they leave nothing behind. Shows its progress on `console` (left out: nowhere).
     """
     recipe = _recipe(source, overrides)
     with Display(console if console is not None else Console(quiet=True)) as display:
         display.phase("reading the text")
-        trainer = Trainer(recipe, resume=resume, fresh=fresh, allow_changes=allow_changes, notify=display.note)
+        with _ended_cleanly():
+            trainer = Trainer(recipe, resume=resume, fresh=fresh, allow_changes=allow_changes, notify=display.note)
         return Session(trainer, display).run()
 
 
@@ -83,3 +88,26 @@ def _recipe(source: str | Path | Recipe, overrides: Overrides) -> Recipe:
     if isinstance(source, Recipe):
         return source
     return read(source, overrides, model_of=config_of).recipe
+
+
+@contextmanager
+def _ended_cleanly() -> Iterator[None]:
+    """Let SIGTERM end what comes before the first step by SystemExit: what is half-written is removed, as by Ctrl-C.
+
+    Who has a handler of their own keeps it, and another thread than the main one can have none.
+    """
+    if (
+        signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)  # as a shell tells signals
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

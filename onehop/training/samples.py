@@ -63,10 +63,10 @@ def drop_samples(path: Path, *, after: int) -> None:
     if not path.exists():
         return
     kept, keep = [], True
-    for line in path.read_bytes().decode().splitlines(keepends=True):
-        step = line.removeprefix(_HEAD).partition(",")[0]
-        if line.startswith(_HEAD) and step.isdigit():
-            keep = int(step) <= after
+    for line in path.read_bytes().splitlines(keepends=True):  # bytes: what is no text any more stays as it is
+        if line.startswith(_HEAD.encode()):
+            step = line.removeprefix(_HEAD.encode()).partition(b",")[0]
+            keep = int(step) <= after if step.isdigit() else keep
         if keep:
             kept.append(line)
-    atomic_write(path, "".join(kept))
+    atomic_write(path, b"".join(kept))

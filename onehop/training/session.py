@@ -222,8 +222,7 @@ class Session:
         )
         best = "" if self.best_possible is None else f" (best possible {self.best_possible:.3f})"
         self.display.say(f"step {result.step}: validation loss {val_loss:.3f}{best}{_busiest(result.loads)}")
-        if self.cfg.sample_tokens and t.lesson.prompt is not None:
-            prompt = t.lesson.prompt(self.cfg.sample)
+        if (prompt := t.sample_prompt()) is not None:
             more: dict[str, Any] = {"n_tokens": self.cfg.sample_tokens, "borders": t.lesson.borders}
             text = sample(t.model, t.tokenizer, prompt, seed=result.step, **more)
             write_sample(t.out / "samples.txt", text, step=result.step, val_loss=val_loss)
@@ -268,7 +267,7 @@ class Session:
             facts=facts,
             recipe=leaves(t.recipe),
             machine=told["versions"] | machine(t.device),
-            samples=samples.read_text(encoding="utf-8") if samples.exists() else "",
+            samples=samples.read_text(encoding="utf-8", errors="replace") if samples.exists() else "",
             best=self.best_possible,
         )
 

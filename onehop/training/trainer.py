@@ -14,22 +14,24 @@ from typing import Any
 import torch
 
 from onehop import __version__
-from onehop.base.errors import CheckpointError, ConfigError, Diverged
+from onehop.base.errors import ConfigError, DataError, Diverged
 from onehop.base.files import atomic_file, atomic_write
 from onehop.config.recipe import Recipe, TrainConfig
+from onehop.config.task import MaskedConfig
 from onehop.config.write import to_toml
 from onehop.data.loader import Batch, joined
 from onehop.data.prepare import remove_others
 from onehop.model.recompute import recompute
 from onehop.training.alarms import Alarms, note_skipped
 from onehop.training.begin import Checkpoint, begin
-from onehop.training.checkpoints import FOLDER, Checkpoints, Writer, remove_leftovers
+from onehop.training.checkpoints import Checkpoints, Writer, remove_leftovers
 from onehop.training.compiled import pick_loss
 from onehop.training.ema import FOLDER as EMA
 from onehop.training.ema import Average
 from onehop.training.evaluate import validation_loss
 from onehop.training.events import FOLDER as EVENTS
 from onehop.training.events import check_logs
+from onehop.training.folder import RECIPE, RESULTS, SKIPPED, check_out, nothing_left
 from onehop.training.lessons import make_lesson
 from onehop.training.optimizer import make_optimizer
 from onehop.training.randomness import Generators, has_own_parts
@@ -41,14 +43,8 @@ from onehop.training.state import Progress, frozen_digest
 from onehop.training.step import StepResult, training_step
 from onehop.training.tracked import Tracked
 from onehop.training.width import start_narrow
-from onehop.weights.adapter import FILES as ADAPTER_FILES
 from onehop.weights.native import PROVENANCE, write_json
-from onehop.weights.safetensors_files import SINGLE
 
-SKIPPED = "skipped.jsonl"
-PICTURES = ("loss.png", "it.png", "dates_attention.png")
-ADAPTERS = tuple(f"{ADAPTER}/{name}" for name in ADAPTER_FILES)
-RESULTS = ("metrics.jsonl", "samples.txt", "report.html", *PICTURES, SKIPPED, SINGLE, *ADAPTERS, PROVENANCE)
 Notify = Callable[[str], None]
 
 
@@ -78,7 +74,7 @@ class Trainer:
         self.out, self.data_folder, self.notify = Path(recipe.out), data or Path(recipe.out) / "data", notify
         self.checkpoints, self.writer = Checkpoints(self.out, keep=recipe.train.keep), Writer()
         self.remarks: list[str] = []  # what the session has still to say
-        _check_out(self.out, resume=resume, fresh=fresh)
+        check_out(recipe, resume=resume, fresh=fresh)
         check_logs(recipe.train)
         self.device = pick_device(recipe.train.device)
         self.precision = pick_precision(recipe.train.precision, self.device)
@@ -89,11 +85,12 @@ class Trainer:
             self.data, self.loader, self.data_report = self.lesson.data, self.lesson.loader, self.lesson.report
             self.tokenizer = self.data.tokenizer
             self.recipe = _with_vocab(recipe, self.tokenizer.vocab_size)
-            self._check_sample()
+            self.sample_prompt()  # a refusal comes now and not after the first evaluation
+            self._check_evaluation()
             self._make(begun)
             if resume:
                 restore(self, allow_changes=allow_changes)
-        _check_out(self.out, resume=resume, fresh=fresh)  # again: another run may have begun while the text was read
+        check_out(recipe, resume=resume, fresh=fresh)  # again: another run may have begun while the text was read
         self._begin(fresh)
         self.metrics = Metrics(self.out / "metrics.jsonl", step=self.progress.step)
         self.report: dict[str, Any] = {}  # what a finished run adds to its provenance
@@ -252,15 +249,32 @@ class Trainer:
                 f"the gradients of {cfg.max_skipped} steps in a row, up to step {result.step}, were not finite{kept}"
             )
 
-    def _check_sample(self) -> None:
-        """Refuse a sample prompt now that would be refused after the first evaluation."""
-        cfg, prompt = self.recipe.train, self.lesson.prompt
-        n = len(prompt(cfg.sample)) if cfg.sample_tokens and prompt is not None else 0
-        if n >= self.recipe.model.max_len:
+    def sample_prompt(self) -> Sequence[int] | None:
+        """Token ids that a sample goes on from: `train.sample`, or what the lesson takes instead; None for no sample.
+
+        Of the lesson's own choice only the end is taken where all of it leaves no room; a given one is refused then.
+        """
+        cfg, prompt, max_len = self.recipe.train, self.lesson.prompt, self.recipe.model.max_len
+        if not cfg.sample_tokens or prompt is None:
+            return None
+        ids = prompt(cfg.sample)
+        if len(ids) < max_len:
+            return ids
+        if cfg.sample:
             raise ConfigError(
-                f"train.sample has {n} tokens, and model.max_len={self.recipe.model.max_len} leaves no room for more. "
-                "Shorten it."
+                f"train.sample has {len(ids)} tokens, and model.max_len={max_len} leaves no room for more. Shorten it."
             )
+        return ids[-max(max_len - cfg.sample_tokens, max_len // 2) :]
+
+    def _check_evaluation(self) -> None:
+        """Refuse validation rows in which nothing is asked for: their loss would be that of no token."""
+        if any(batch.n_targets for batch in self.lesson.evaluation()):
+            return
+        rate = ", or raise task.rate" if isinstance(self.recipe.task, MaskedConfig) else ""
+        raise DataError(
+            f"the validation rows hold no token to predict, with train.context={self.context} and "
+            f"train.eval_rows={self.recipe.train.eval_rows}. Give more text, or longer rows{rate}."
+        )
 
     def _begin(self, fresh: bool) -> None:
         """Make the folder ready: nothing of an earlier run with `fresh`, nothing half-written, and the recipe."""
@@ -280,7 +294,7 @@ class Trainer:
             self.checkpoints.set_aside(self.restored)
             self.checkpoints.show(self.restored)
             keep_until(self.out / SKIPPED, self.progress.step)
-        atomic_write(self.out / "recipe.toml", to_toml(self.recipe))
+        atomic_write(self.out / RECIPE, to_toml(self.recipe))
 
 
 def _with_vocab(recipe: Recipe, n_ids: int) -> Recipe:
@@ -291,33 +305,3 @@ def _with_vocab(recipe: Recipe, n_ids: int) -> Recipe:
             f"model.vocab_size={vocab_size} is too small for the tokenizer's {n_ids} ids. Leave it out or raise it."
         )
     return recipe.model_copy(update={"model": recipe.model.with_vocab(vocab_size)})
-
-
-def _check_out(out: Path, *, resume: bool, fresh: bool) -> None:
-    """Never run over an earlier result by accident."""
-    if resume and fresh:
-        raise ConfigError("--resume goes on with a run and --fresh replaces it: give one of them.")
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"out={out} is a file, and a run needs a folder. Set out=OTHER.")
-    checkpoints = Checkpoints(out, keep=1).newest_first()
-    begun = checkpoints or any((out / name).exists() for name in RESULTS)
-    if resume and not checkpoints:
-        way = "It ended before its first checkpoint: start over with --fresh." if begun else "Start without --resume."
-        raise CheckpointError(f"{out} holds nothing to resume: {FOLDER} is missing. {way}")
-    if not resume and not fresh and begun:
-        raise ConfigError(
-            f"{out} holds a run already: go on with --resume, replace it with --fresh, or set out=OTHER "
-            "(in Python: resume=True, fresh=True)."
-        )
-
-
-@contextmanager
-def nothing_left(out: Path) -> Iterator[None]:
-    """Remove the folder again if it is new and its block fails."""
-    first = next((parent for parent in (*reversed(out.parents), out) if not parent.exists()), None)
-    try:
-        yield
-    except BaseException:
-        if first is not None:
-            shutil.rmtree(first, ignore_errors=True)
-        raise

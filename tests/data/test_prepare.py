@@ -4,6 +4,7 @@ import json
 import pytest
 
 from onehop.base.errors import DataError, TextError
+from onehop.config.data import MixtureSource
 from onehop.data import sides
 from onehop.data.loader import Loader
 from onehop.data.prepare import prepare
@@ -125,3 +126,31 @@ def test_progress_is_reported(text, tmp_path):
         folder=tmp_path / "data", files=[text], separator=" ", vocab_size=300, progress=lambda what, *_: seen.add(what)
     )
     assert seen == {"documents read for the tokenizer", "tokens to find in the text", "documents encoded"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (
+            {"files": ["empty.txt"]},
+            r"^data.mixture.b: there is no text .* Give data.mixture.b.files with text",
+        ),
+        ({"corpus": "fables"}, r"^data.mixture.b: .*data.mixture.b.n_documents=20000, .* data.stream=true"),
+        ({"files": ["rows.jsonl"]}, r"^data.mixture.b: .*for example data.mixture.b.text_field=said"),
+    ],
+)
+def test_what_is_wrong_with_a_source_of_a_mixture_names_it_and_its_own_keys(text, tmp_path, monkeypatch, keys, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").write_text(" ")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"said": "a fox"}))
+    mixture = [MixtureSource(name="a", files=[str(text)]), MixtureSource(name="b", **keys)]
+    with pytest.raises(DataError, match=told):
+        prepare(folder=tmp_path / "data", mixture=mixture)
+    assert not list(tmp_path.glob("data/*"))
+
+
+def test_a_damaged_tokenizer_of_an_earlier_run_is_refused_with_where_it_came_from(text, tmp_path):
+    ready = prepare(folder=tmp_path / "data", files=[text], vocab_size=300)
+    (ready.folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(DataError, match=r"not a whole tokenizer.json .*delete .*; it is built again from the text\.$"):
+        prepare(folder=tmp_path / "data", files=[text], vocab_size=300)

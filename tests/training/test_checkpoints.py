@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -12,6 +13,7 @@ import torch
 
 import onehop
 from onehop.base.errors import OnehopError
+from onehop.data import sides
 from onehop.training import saving, session
 from onehop.training.checkpoints import BEST, FOLDER, SUMS, Checkpoints, Writer, damage
 from onehop.training.trainer import Trainer
@@ -216,6 +218,21 @@ def test_sigterm_saves_as_ctrl_c_does(tmp_path, monkeypatch):
     assert newest(tmp_path).name == "step-00000004"
 
 
+def test_sigterm_while_the_text_is_read_leaves_nothing_half_written(tmp_path, monkeypatch):
+    real = sides.write_shards
+
+    def terminated(*args, **options):
+        real(*args, **options)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(sides, "write_shards", terminated)
+    with pytest.raises(SystemExit) as ended:
+        onehop.train(recipe(tmp_path))
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_run_that_ended_before_its_first_checkpoint_is_told_to_start_over(tmp_path):
     Trainer(recipe(tmp_path)).metrics.write({"step": 1})
     with pytest.raises(OnehopError, match=r"It ended before its first checkpoint: start over with --fresh\.$"):
@@ -228,3 +245,13 @@ def test_a_fresh_run_leaves_what_is_not_a_checkpoint(tmp_path):
     mine.write_text("mine")
     Trainer(recipe(tmp_path), fresh=True)
     assert names(tmp_path) == ["notes.txt"]
+
+
+def test_a_run_that_was_copied_with_its_links_followed_goes_on_and_has_a_link_again(tmp_path):
+    onehop.train(recipe(tmp_path))
+    copied = tmp_path / "copy"
+    shutil.copytree(tmp_path / "out", copied)  # follows links, as scp -r does
+    assert not (copied / FOLDER / BEST).is_symlink()
+    onehop.train(recipe(tmp_path, steps=8).model_copy(update={"out": str(copied)}), resume=True)
+    assert (copied / FOLDER / BEST).is_symlink()
+    assert not list((copied / FOLDER).glob(".*"))

@@ -52,3 +52,17 @@ def test_of_two_runs_that_begin_at_once_in_one_folder_the_second_to_write_is_ref
 def test_a_curve_is_drawn_of_few_or_broken_numbers(tmp_path, rows, best):
     draw_losses(rows, tmp_path / "loss.png", best=best, best_label="entropy", title="a run")
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe\xfa", b"[1]", b'{"loss": 1}', b'{"step": "x"}'])
+def test_a_line_that_no_run_wrote_is_refused_by_its_number(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
+    with pytest.raises(DataError, match=r"metrics.jsonl:2 is no.*start over with --fresh"):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_a_file_whose_only_line_is_torn_is_begun_again(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "lo')
+    metrics = Metrics(tmp_path / "metrics.jsonl", step=1)
+    metrics.write({"step": 2})
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 2}]

@@ -217,6 +217,15 @@ def test_samples_of_later_steps_are_dropped(tmp_path):
     assert path.read_text() == "".join(f"--- step {s}, validation loss 1.000\ntold\nat {s}\n" for s in (3, 6))
 
 
+def test_bytes_in_the_samples_that_are_no_text_stay_and_stop_no_run(tmp_path):
+    run = onehop.train(recipe(tmp_path))
+    samples = run.out / "samples.txt"
+    samples.write_bytes(b"\xff mine\n" + samples.read_bytes())
+    onehop.train(recipe(tmp_path, steps=8), resume=True)
+    assert samples.read_bytes().startswith(b"\xff mine\n--- step 3,")
+    assert b"--- step 8," in samples.read_bytes()
+
+
 def test_a_log_that_is_no_terminal_hears_of_long_phases(tmp_path, monkeypatch):
     monkeypatch.setattr("onehop.training.report.SILENCE", 0.0)
     console = told()

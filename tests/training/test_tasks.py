@@ -279,6 +279,7 @@ def test_pairs_that_do_not_fit_into_a_row_are_left_out_and_counted(tmp_path):
         ("pairs", {"data": {"corpus": "fables", "files": [], "n_documents": 9}}, ConfigError, "no pairs .*Use dates"),
         ("pairs", {"data": {"corpus": "dates", "files": []}}, ConfigError, "dates is endless"),
         ("pairs", {"data": {"n_documents": 1}}, DataError, "there are 1 examples"),
+        ({"kind": "masked", "rate": 1e-9}, {}, DataError, "hold no token to predict.*raise task.rate"),
         ("sentences", {}, ConfigError, "task='sentences' does not exist"),
     ],
 )  # fmt: skip
@@ -287,6 +288,16 @@ def test_what_cannot_be_learned_is_refused_and_leaves_nothing_behind(tmp_path, t
         Trainer(recipe(tmp_path, task, **options))
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_source_that_fills_a_row_is_no_reason_to_refuse_the_run(tmp_path):
+    (tmp_path / "pairs.jsonl").write_text("\n".join(json.dumps({"source": "a" * 31, "target": "b"}) for _ in range(9)))
+    (tmp_path / "text.txt").write_text(sentences())
+    trainer = Trainer(recipe(tmp_path, "pairs"))
+    assert len(next(trainer.lesson.evaluation()).source[0]) == trainer.recipe.model.max_len
+    assert len(trainer.sample_prompt()) == trainer.recipe.model.max_len - trainer.recipe.train.sample_tokens
+    with pytest.raises(ConfigError, match=r"^train.sample has 41 tokens, and model.max_len=32 leaves no room"):
+        Trainer(recipe(tmp_path, "pairs", sample="a" * 40), fresh=True)
 
 
 def test_a_tokenizer_without_marks_is_refused_by_what_needs_them(tmp_path):

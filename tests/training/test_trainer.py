@@ -136,6 +136,28 @@ def test_a_resumed_run_may_not_change_its_model_or_the_order_of_its_text(tmp_pat
         Trainer(recipe(tmp_path, **change), resume=True)
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize(
+    "name", ["config.json", "model-00001-of-00002.safetensors", "tokenizer.json", "merges.txt", "recipe.toml"]
+)
+def test_files_of_somebody_that_a_run_would_replace_stay(tmp_path, name, fresh):
+    file = tmp_path / "out" / name
+    file.parent.mkdir()
+    file.write_text("# mine")
+    with pytest.raises(ConfigError, match=rf"holds no run, but {name}, which this one would replace\. Set out=OTHER"):
+        Trainer(recipe(tmp_path), fresh=fresh)
+    assert {path.name: path.read_text() for path in file.parent.iterdir()} == {name: "# mine"}
+
+
+def test_a_recipe_that_was_written_by_a_run_is_its_own_until_somebody_changes_it(tmp_path):
+    Trainer(recipe(tmp_path))
+    Trainer(recipe(tmp_path))
+    file = tmp_path / "out" / "recipe.toml"
+    file.write_text(file.read_text() + "# mine")
+    with pytest.raises(ConfigError, match=r"recipe\.toml, which this one would replace"):
+        Trainer(recipe(tmp_path))
+
+
 def test_a_folder_that_holds_a_run_is_refused_without_a_word_for_it(tmp_path):
     first = Trainer(recipe(tmp_path))
     list(first.steps())

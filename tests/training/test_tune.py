@@ -294,3 +294,33 @@ def test_a_trained_model_fine_tuned_on_chats_merges_to_base_and_adapter(tmp_path
     beside = onehop.load(STORIES, adapter=tmp_path / "out" / ADAPTER).model(inputs)
     torch.testing.assert_close(beside, merged, rtol=1e-5, atol=1e-5)
     assert files(STORIES) == before
+
+
+def test_of_a_question_longer_than_the_model_only_the_end_is_answered_as_a_sample(tmp_path, base):
+    wanted = tuned(tmp_path, base)
+    row = {"messages": [{"role": "user", "content": "why? " * 90}, {"role": "assistant", "content": "so."}]}
+    (tmp_path / "chat.jsonl").write_text("\n".join([json.dumps(row)] * 9))
+    trainer = Trainer(wanted)
+    assert len(trainer.lesson.prompt("")) > trainer.recipe.model.max_len
+    assert len(trainer.sample_prompt()) == trainer.recipe.model.max_len - TRAIN["sample_tokens"]
+    assert trainer.tokenizer.decode(trainer.sample_prompt()).endswith("A:")
+
+
+def test_a_template_that_leaves_nothing_to_learn_is_refused(tmp_path, base):
+    wanted = tuned(tmp_path, base)
+    (tmp_path / "chat.jinja").write_text("always the same")
+    with pytest.raises(DataError, match="the validation rows hold no token to predict"):
+        Trainer(wanted)
+
+
+def test_a_run_is_never_put_where_the_model_lies_that_it_goes_on_from(tmp_path, base):
+    own = shutil.copytree(base, tmp_path / "out" / "inside")
+    for fresh in (False, True):
+        with pytest.raises(ConfigError, match=r"lies in out=.*would replace what it goes on from"):
+            Trainer(tuned(tmp_path, own), fresh=fresh)
+    assert files(own) == files(base)
+
+
+def test_adapters_for_nothing_are_refused(tmp_path, base):
+    with pytest.raises(ConfigError, match=r"tune\.lora\.targets"):
+        tuned(tmp_path, base, "tune.lora.targets=")

@@ -109,6 +109,12 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path, name):
             Tokenizer.load(folder)
 
 
+def test_a_link_that_runs_in_circles_is_refused(tmp_path):
+    folder = write_golden(tmp_path / "model")
+    (folder / "round").symlink_to("round")
+    assert "round" in refused(folder, CheckpointError, "is a link that leads out of its folder")
+
+
 def test_links_inside_a_folder_and_to_a_folder_are_followed(tmp_path):
     folder = write_golden(tmp_path / "model")
     (folder / "model.safetensors").rename(folder / "weights")

@@ -1,0 +1,80 @@
+"""The folder of a run: never over an earlier result or somebody's own files, and nothing left of what was refused."""
+
+import shutil
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from onehop.base.errors import CheckpointError, ConfigError, OnehopError
+from onehop.config.recipe import Recipe
+from onehop.config.write import to_toml
+from onehop.formats.folder import CONFIG
+from onehop.training.checkpoints import FOLDER, Checkpoints
+from onehop.training.saving import ADAPTER
+from onehop.weights.adapter import FILES as ADAPTER_FILES
+from onehop.weights.native import PROVENANCE
+from onehop.weights.place import STALE, TOKENIZER
+from onehop.weights.safetensors_files import SINGLE
+
+RECIPE = "recipe.toml"
+SKIPPED = "skipped.jsonl"
+PICTURES = ("loss.png", "it.png", "dates_attention.png")
+ADAPTERS = tuple(f"{ADAPTER}/{name}" for name in ADAPTER_FILES)
+RESULTS = ("metrics.jsonl", "samples.txt", "report.html", *PICTURES, SKIPPED, SINGLE, *ADAPTERS, PROVENANCE)
+
+
+def check_out(recipe: Recipe, *, resume: bool, fresh: bool) -> None:
+    """Never run over an earlier result by accident, nor over what no run has left there."""
+    out = Path(recipe.out)
+    if resume and fresh:
+        raise ConfigError("--resume goes on with a run and --fresh replaces it: give one of them.")
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"out={out} is a file, and a run needs a folder. Set out=OTHER.")
+    if recipe.tune.init is not None and Path(recipe.tune.init).resolve().is_relative_to(out.resolve()):
+        raise ConfigError(
+            f"tune.init={recipe.tune.init} lies in out={out}, and the run would replace what it goes on from. "
+            "Set out=OTHER."
+        )
+    checkpoints = Checkpoints(out, keep=1).newest_first()
+    begun = checkpoints or any((out / name).exists() for name in RESULTS)
+    if resume and not checkpoints:
+        way = "It ended before its first checkpoint: start over with --fresh." if begun else "Start without --resume."
+        raise CheckpointError(f"{out} holds nothing to resume: {FOLDER} is missing. {way}")
+    if not resume and not fresh and begun:
+        raise ConfigError(
+            f"{out} holds a run already: go on with --resume, replace it with --fresh, or set out=OTHER "
+            "(in Python: resume=True, fresh=True)."
+        )
+    if not begun and (name := _of_somebody(out)) is not None:
+        raise ConfigError(
+            f"out={out} holds no run, but {name}, which this one would replace. Set out=OTHER, or move that file."
+        )
+
+
+def _of_somebody(out: Path) -> str | None:
+    """A file that a run would replace, in a folder without one: of another model, or a recipe by hand."""
+    patterns = (CONFIG, *STALE, *TOKENIZER)
+    found = [file.name for pattern in patterns for file in sorted(out.glob(pattern))]
+    return next(iter(found), None) or (RECIPE if (out / RECIPE).exists() and not _written(out / RECIPE) else None)
+
+
+def _written(file: Path) -> bool:
+    """Whether a recipe is, byte for byte, one that a run writes: no comment of anybody's, no order of their own."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        return to_toml(Recipe.model_validate(tomllib.loads(text))) == text
+    except (OSError, ValueError, OnehopError):
+        return False
+
+
+@contextmanager
+def nothing_left(out: Path) -> Iterator[None]:
+    """Remove the folder again if it is new and its block fails."""
+    first = next((parent for parent in (*reversed(out.parents), out) if not parent.exists()), None)
+    try:
+        yield
+    except BaseException:
+        if first is not None:
+            shutil.rmtree(first, ignore_errors=True)
+        raise
