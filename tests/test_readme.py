@@ -184,18 +184,22 @@ def test_the_snippet_of_the_readme_runs_as_it_stands(monkeypatch, capsys):
 # What was measured
 
 
+TRAINED = (  # the columns of the table
+    "onehop, GPT-2's parts", "plain", "GPT2LMHeadModel",
+    "onehop, Llama's parts", "LlamaForCausalLM", "LitGPT", "x-transformers",
+)  # fmt: skip
+
+
 def results(name):
     return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
 
 
 def test_the_figures_of_the_readme_are_those_of_the_results():
     expected = []
-    kinds = ("{} (Llama class), {} (GPT-2 class)", "{}, {}")
-    for speed, kind in zip(results("train_cpu")["tokens_per_second"].values(), kinds, strict=True):
-        ours = speed["onehop"]
-        others = speed["transformers LlamaForCausalLM"], speed["transformers GPT2LMHeadModel"]
-        beside = kind.format(*(f"{other:.0f}" for other in others))
-        expected.append(f"| {ours:.0f} | {beside} | {ours / max(others):.2f} × |")
+    for size in results("train_cpu")["sizes"].values():
+        for precision in ("float32", "bfloat16 autocast"):
+            rates = size[precision]["tokens_per_second"]
+            expected.append("".join(f"| {rates[who]:.0f} " for who in TRAINED))
     for result in results("decode_cpu")["results"]:
         speed = result["tokens_per_s"]
         expected.append(f"| {speed['onehop']} | {speed['transformers']} | {result['ratio']:.2f} × |")
@@ -206,4 +210,8 @@ def test_the_figures_of_the_readme_are_those_of_the_results():
     expected += [f"| {seconds[kind, 'forward']:.2f} s | {seconds[kind, 'both']:.2f} s |" for kind in kinds]
     memory = {row["t"]: row["bytes"] / 2**20 for row in results("attention_cpu")["memory"] if row["kind"] == "tiled"}
     expected.append(f"({memory[2048]:.0f} MiB at 2k tokens, {memory[32768]:.0f} MiB at 32k")
+    reached = results("time_to_loss")["reached"].values()
+    first, *ours = ([goals[goal] for goals in reached] for goal in ("1.919", "1.8"))
+    expected.append(f"1.919 after {min(first[1:]):.0f} to {max(first[1:]):.0f} seconds, and 1.80 after")
+    expected.append(f"{min(ours[0][1:]):.0f} to {max(ours[0][1:]):.0f};")
     assert [text for text in expected if text not in README] == []
