@@ -38,11 +38,7 @@ def refusal(error: ValidationError, root: type[BaseModel]) -> ConfigError:
 
 def user_path(loc: tuple[int | str, ...]) -> str:
     """Where a finding lies, as a key that can be typed: 'blocks.*' is every block, which needs no name."""
-    words = [str(step) for step in loc]
-    for i in range(len(words) - 1, 0, -1):
-        if words[i] == "*" and words[i - 1] == "blocks":
-            del words[i - 1 : i + 1]
-    return ".".join(words)
+    return ".".join(str(step) for step in loc).replace(".blocks.*", "").removeprefix("blocks.*.")
 
 
 def unknown_key(path: str, root: type[BaseModel]) -> str:

@@ -380,6 +380,11 @@ VALUES = [
 ]
 
 
+def test_a_fault_of_every_block_is_told_without_a_blocks_name(recipe):
+    with pytest.raises(ConfigError, match=r"^model\.residual_scale=true: needs a number$"):
+        read(recipe(PLAIN), ["model.residual_scale=true"])
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(VALUES)), max_size=3),
