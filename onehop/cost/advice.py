@@ -95,7 +95,7 @@ def _served_steps(plan: Plan, asked: Asked, room: float, needed: Callable[[Asked
 
 def _packed(asked: Asked, dtype: str) -> Asked:
     """Weights in blocks; what was to be kept in the cache stays as it was."""
-    return replace(asked, dtype=dtype, cache_dtype=asked.cache_dtype or "bfloat16", stored=None)
+    return replace(asked, dtype=dtype, cache_dtype=asked.caches, stored=None)
 
 
 def _trained_steps(plan: Plan, asked: Asked) -> Iterator[Change]:
@@ -140,7 +140,7 @@ def what_fits(plan: Plan, asked: Asked, device: Device) -> list[Room]:
     out = []
     on_cpu = device.kind == "cpu"
     for dtype in dict.fromkeys((asked.dtype, *DTYPES)):
-        wish = replace(asked, dtype=dtype, cache_dtype=asked.cache_dtype or "bfloat16", stored=None)
+        wish = replace(asked, dtype=dtype, stored=None)
 
         def fit(batch: int, context: int, wish: Asked = wish) -> bool:
             chosen = replace(wish, batch=batch, context=context)

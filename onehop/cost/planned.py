@@ -43,6 +43,11 @@ class Asked:
     packed: bool = False  # rows of training hold several documents
     stored: float | None = None  # bytes of the weights where a file says them
 
+    @property
+    def caches(self) -> str:
+        """The type of what the cache holds."""
+        return InferencePlan(dtype=self.dtype, cache_dtype=self.cache_dtype).caches
+
     def __post_init__(self) -> None:
         for name in ("context", "batch", "train_rows", "train_context", "micro_batches", "loss_chunk", "tokens"):
             value = getattr(self, name)
@@ -209,7 +214,7 @@ class Plan:
         return {"plain_bytes": plain, "tiled_bytes": tiled, "crossover_tokens": crossover(first, size)}
 
     def _cache_dict(self, context: int, asked: Asked) -> dict[str, Any]:
-        dtype = asked.cache_dtype or self._served(asked).computes
+        dtype = asked.caches
         cache = self.kv_cache(dtype)
         layers = [
             {"kind": k.kind, "layers": k.n_layers, "window": k.window, "bytes_per_token": k.bytes_per_token}

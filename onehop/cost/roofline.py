@@ -61,7 +61,7 @@ class Work:
         step = Pass(1, past=max(0, plan.context - 1), source=plan.source, read_before=True)
         flops = forward(self.config, self.weights, step)
         size = bytes_per_weight(plan.dtype)
-        cache = kv_cache(self.config, plan.cache_dtype or plan.computes)
+        cache = kv_cache(self.config, plan.caches)
         held = float(cache.bytes(batch=plan.batch, context=plan.context, source=plan.source))
         read = size * self._met(plan.batch) + held
         found = self._bound(plan.batch, plan.batch * flops.seen, read, plan.dtype)

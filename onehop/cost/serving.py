@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from onehop.config.attention import AttentionConfig, LatentConfig
 from onehop.config.model import BlockConfig, ModelConfig
 from onehop.config.position import RopeConfig
-from onehop.cost.activations import WIDE
+from onehop.cost.activations import TILES_BEAT_A_MASK, WIDE
 from onehop.cost.flops import slots
 from onehop.cost.kv_cache import kv_cache
 from onehop.cost.memory import MARGIN
@@ -14,7 +14,6 @@ from onehop.cost.numbers import PLAIN, bytes_per_weight
 from onehop.cost.weights import Weight, turning_width
 
 CHUNK = 2048  # tokens of prompts that are read at once (`generate/engine.py`)
-MASK = 384 * 384  # scores of one head up to which a bias is laid out on a CPU (`parts/score.py`)
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,11 @@ class InferencePlan:
         """The type in which activations are: that of the weights, or bfloat16 where these are packed more tightly."""
         return self.dtype if self.dtype in PLAIN and self.dtype != "float8" else "bfloat16"
 
+    @property
+    def caches(self) -> str:
+        """The type of what the cache holds: the one that was asked for, or that of the activations."""
+        return self.cache_dtype or self.computes
+
 
 def weight_bytes(weights: Sequence[Weight], dtype: str) -> float:
     """Bytes of weights in `dtype`; where that is a quantised type, vectors stay in float32, as GGUF files have them."""
@@ -75,7 +79,7 @@ def weight_bytes(weights: Sequence[Weight], dtype: str) -> float:
 def inference(config: ModelConfig, weights: Sequence[Weight], plan: InferencePlan) -> Inference:
     """The peak while `batch` texts grow to `context` tokens."""
     size = bytes_per_weight(plan.computes)
-    cache = kv_cache(config, plan.cache_dtype or plan.computes)
+    cache = kv_cache(config, plan.caches)
     prompt = plan.context if plan.prompt is None else plan.prompt
     columns = min(prompt, max(1, CHUNK // plan.batch))
     reading = size * plan.batch * columns * max(_widest(config.d_model, block, size) for block in config.layers())
@@ -127,8 +131,8 @@ def _tables(config: ModelConfig, rows: int, columns: int, prompt: int) -> float:
     total = sum(2.0 * WIDE * columns * (p.width or d) for p, d in found if isinstance(p, RopeConfig))
     rings = {b.attention for b in config.layers() if b.attention.window is not None and b.attention.window < prompt}
     for keys in {columns + slots(a, prompt) for a in rings}:
-        total += rows * columns * keys if columns * keys <= MASK else 0  # tiles lay out no mask
+        total += rows * columns * keys if columns * keys <= TILES_BEAT_A_MASK else 0  # tiles lay out no mask
     biased = [b.attention.n_heads for b in config.layers() if b.attention.position.kind == "alibi"]
-    if biased and columns**2 <= MASK:
+    if biased and columns**2 <= TILES_BEAT_A_MASK:
         total += WIDE * max(biased) * columns**2
     return total

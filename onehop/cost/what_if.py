@@ -46,7 +46,6 @@ class WhatIf:
 def figures(plan: Plan, asked: Asked, device: Device | None, budget: float) -> Figures:
     """The figures of one model; `budget`: training FLOPs that all compared models may spend."""
     context, n = plan.context(asked), plan.parameters
-    dtype = asked.cache_dtype or ("bfloat16" if asked.dtype not in ("float32", "float16", "float64") else asked.dtype)
     on_cpu = device is not None and device.kind == "cpu"
     phase = None if device is None else plan.times(device, asked)["decode"]
     per_token = plan.train_flops_per_token(min(context, plan.config.max_len))
@@ -55,8 +54,8 @@ def figures(plan: Plan, asked: Asked, device: Device | None, budget: float) -> F
         params=n.total,
         active=n.active,
         train_flops_per_token=per_token,
-        kv_bytes_per_token=plan.kv_cache(dtype).bytes_per_token,
-        kv_bytes=plan.kv_cache_bytes(batch=asked.batch, context=context, dtype=dtype),
+        kv_bytes_per_token=plan.kv_cache(asked.caches).bytes_per_token,
+        kv_bytes=plan.kv_cache_bytes(batch=asked.batch, context=context, dtype=asked.caches),
         inference_bytes=plan.inference_memory(asked, on_cpu=on_cpu).total,
         training_bytes=plan.training_memory(asked, on_cpu=on_cpu).total,
         decode_tokens_per_s=None if phase is None else phase.tokens_per_s,
@@ -99,8 +98,8 @@ def _changes(config: ModelConfig, asked: Asked) -> Iterator[Change]:
     longer = replace(asked, context=2 * context)
     yield "twice the context", lambda: (changed(config, {"max_len": max(config.max_len, 2 * context)}), longer)
     if asked.dtype in ("float32", "bfloat16", "float16"):
-        yield "weights in 8 bits (q8_0)", lambda: (config, replace(asked, dtype="q8_0", cache_dtype=_cache(asked)))
-        yield "weights in 4 bits (q4_k)", lambda: (config, replace(asked, dtype="q4_k", cache_dtype=_cache(asked)))
+        yield "weights in 8 bits (q8_0)", lambda: (config, replace(asked, dtype="q8_0", cache_dtype=asked.caches))
+        yield "weights in 4 bits (q4_k)", lambda: (config, replace(asked, dtype="q4_k", cache_dtype=asked.caches))
     if asked.cache_dtype != "int8":
         yield "the cache in 8 bits", lambda: (config, replace(asked, cache_dtype="int8"))
     if isinstance(first.attention.position, RopeConfig) and type(first.attention) is AttentionConfig:
@@ -112,10 +111,6 @@ def _changes(config: ModelConfig, asked: Asked) -> Iterator[Change]:
     for times in (4, 16):
         more = replace(asked, batch=asked.batch * times)
         yield f"{more.batch} texts at once", lambda more=more: (config, more)  # type: ignore[misc]
-
-
-def _cache(asked: Asked) -> str:
-    return asked.cache_dtype or ("float32" if asked.dtype == "float32" else "bfloat16")
 
 
 def _heads(config: ModelConfig, asked: Asked) -> Iterator[Change]:

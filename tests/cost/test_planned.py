@@ -199,14 +199,16 @@ def test_training_is_helped_by_smaller_passes_before_shorter_rows():
     assert not any("train.context" in change for change in changes)
 
 
-def test_what_fits_is_what_memory_says_and_one_more_is_not():
-    one, where = plan("llama-3-8b"), device("RTX 4090")
-    rooms = what_fits(one, Asked(), where)
+@pytest.mark.parametrize(("dtype", "where"), [("bfloat16", device("RTX 4090")), ("float32", H200)])
+def test_what_fits_is_what_memory_says_and_one_more_is_not(dtype, where):
+    one = plan("llama-3-8b")
+    rooms = what_fits(one, Asked(dtype=dtype), where)
+    assert rooms[0].dtype == dtype
     for room in rooms:
         for context, texts in room.texts.items():
             for n, fits in ((texts, True), (texts + 1, False)):
                 if n:
-                    wish = Asked(dtype=room.dtype, cache_dtype="bfloat16", context=context, batch=n)
+                    wish = Asked(dtype=room.dtype, context=context, batch=n)
                     assert (one.inference_memory(wish).total <= where.memory) == fits
 
 
