@@ -122,7 +122,7 @@ def _plan(question: Question, *, what_if: bool, rooms: bool, json: bool) -> int:
             machines({"device": where.name, "memory": where.memory, "fits": [asdict(room) for room in fits]})
         return 0
     if what_if:
-        changes = what_ifs(found.config, asked, where if where.flops else None)
+        changes = what_ifs(found.config, asked, where)
         show_what_ifs(changes, say)
         if json:
             machines({"what_if": [{"name": row.name, **asdict(row.figures)} for row in changes]})
@@ -260,7 +260,6 @@ def _sweep(text: str, question: Question, out: Path, json: bool) -> int:
         raise ConfigError(f"--sweep {text!r}: write key=value,value,… for example model.attention.n_kv_heads=1,2,4,8")
     if out.suffix != ".png":
         raise ConfigError(f"--out {out}: the plot is a PNG. Give a name that ends in .png.")
-    where = question.where if question.where.flops else None
     found: list[tuple[str, Figures]] = []
     budget: float | None = None
     for value in map(str.strip, values.split(",")):
@@ -272,7 +271,7 @@ def _sweep(text: str, question: Question, out: Path, json: bool) -> int:
         if budget is None:  # what the first may spend on training, all may
             trained = asked.tokens or law(DEFAULT).tokens_for(one.parameters.active)
             budget = one.train_flops_per_token(min(one.context(asked), config.max_len)) * trained
-        found.append((value, figures(one, asked, where, budget)))
+        found.append((value, figures(one, asked, question.where, budget)))
     from onehop.cli.plan_picture import draw_sweep
 
     say = people(json).print

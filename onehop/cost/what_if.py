@@ -47,7 +47,7 @@ def figures(plan: Plan, asked: Asked, device: Device | None, budget: float) -> F
     """The figures of one model; `budget`: training FLOPs that all compared models may spend."""
     context, n = plan.context(asked), plan.parameters
     on_cpu = device is not None and device.kind == "cpu"
-    phase = None if device is None else plan.times(device, asked)["decode"]
+    phase = plan.times(device, asked)["decode"] if device is not None and device.flops else None
     per_token = plan.train_flops_per_token(min(context, plan.config.max_len))
     loss = law(DEFAULT).loss(n.active, budget / per_token)
     return Figures(
@@ -76,7 +76,11 @@ def what_ifs(config: ModelConfig, asked: Asked, device: Device | None) -> list[W
             other, wish = make()
         except ConfigError:
             continue  # a rule of the config forbids it: nothing to compare
-        out.append(WhatIf(name, figures(Plan(other), wish, device, budget)))
+        changed_plan = Plan(other)
+        if wish.stored is not None:  # bytes of a file: of another model in proportion, of another type not at all
+            scale = changed_plan.parameters.total / plan.parameters.total
+            wish = replace(wish, stored=wish.stored * scale if wish.dtype == asked.dtype else None)
+        out.append(WhatIf(name, figures(changed_plan, wish, device, budget)))
     return out
 
 

@@ -97,6 +97,17 @@ def test_what_if_what_fits_and_a_sweep(capsys, tmp_path):
     assert (tmp_path / "kv.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_if_begins_with_what_plan_says(capsys):
+    """Also on a machine whose speed was not measured: it is a CPU all the same."""
+    memory = found(capsys, "gpt2")["memory"]
+    first = found(capsys, "gpt2", "--what-if")["what_if"][0]
+    swept = found(capsys, "gpt2", "--sweep", "batch=1")["rows"][0]
+    for row in (first, swept):
+        assert row["training_bytes"] == memory["training_bytes"]
+        assert row["inference_bytes"] == memory["inference_bytes"]
+        assert row["decode_tokens_per_s"] is None
+
+
 def test_an_option_can_be_swept_too(capsys):
     rows = found(capsys, "gpt2", "--sweep", "batch=1,4", "--device", "H100")["rows"]
     assert rows[1]["latency_s"] > rows[0]["latency_s"]

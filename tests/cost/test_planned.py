@@ -167,6 +167,18 @@ def test_a_loss_above_that_of_a_guess_is_none():
     assert all(0 < row.figures.loss < math.log(50257) for row in what_ifs(presets["gpt2"], Asked(), None))
 
 
+def test_bytes_of_a_file_change_with_the_model_and_not_with_the_texts():
+    """A file of 9 bits a weight: other weights are as many bits each, another type has bits of its own."""
+    config = presets["llama-3-8b"]
+    total = plan(config).parameters.total
+    rows = {row.name: row.figures for row in what_ifs(config, Asked(context=128, stored=total * 9 / 8), H200)}
+    weights = {name: f.inference_bytes / 1.05 - f.kv_bytes for name, f in rows.items()}  # the rest is below 1 % of the file
+    assert weights["as it is"] == pytest.approx(total * 9 / 8, rel=0.01)
+    experts = rows["8 experts, 2 active"].params
+    assert weights["8 experts, 2 active"] == pytest.approx(experts * 9 / 8, rel=0.01)
+    assert weights["weights in 4 bits (q4_k)"] == pytest.approx(total * 4.5 / 8, rel=0.02)
+
+
 def test_a_key_changes_all_blocks():
     other = changed(presets["gemma-3-270m"], {"attention.n_kv_heads": 2, "n_layers": 6})
     assert {block.attention.n_kv_heads for block in other.blocks} == {2}
