@@ -140,7 +140,9 @@ class Plan:
         work, on_cpu = Work(self.config, self.weights, device), device.kind == "cpu"
         served = self._served(asked)
         return {
-            "training": work.train(self._run(asked, on_cpu), micro_batches=asked.micro_batches),
+            "training": work.train(
+                self._run(asked, on_cpu), micro_batches=asked.micro_batches, recompute=asked.recompute
+            ),
             "prefill": work.prefill(served),
             "decode": work.decode(served),
         }

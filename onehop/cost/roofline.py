@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from onehop.config.model import ModelConfig
 from onehop.cost.activations import Run
 from onehop.cost.devices import Device
-from onehop.cost.flops import Pass, forward
+from onehop.cost.flops import Flops, Pass, forward
 from onehop.cost.kv_cache import kv_cache
 from onehop.cost.memory import layers_kept
 from onehop.cost.numbers import bytes_per_weight
@@ -87,21 +87,23 @@ class Work:
         kept = self._kept(Run(plan.batch, plan.context, plan.computes))
         return self._added(found, seconds + kept / pace.passes, "prefill", plan.dtype)
 
-    def train(self, run: Run, *, micro_batches: int = 1) -> Phase:
-        """One optimizer step over `micro_batches` passes."""
+    def train(self, run: Run, *, micro_batches: int = 1, recompute: str = "none") -> Phase:
+        """One optimizer step over `micro_batches` passes; blocks may be computed again on the way back."""
         total, tokens = sum(w.size for w in self.weights), run.tokens * micro_batches
         source = run.length if self.config.encoder is not None else 0
-        flops = forward(self.config, self.weights, Pass(run.length, source=source))
+        flops, again = forward(self.config, self.weights, Pass(run.length, source=source)), Flops(0.0, 0.0, 0.0)
+        if recompute == "block":  # selective: products and attention are kept
+            again = forward(self.config, self.weights, Pass(run.length, logits=0, source=source))
         rows = run.rows * micro_batches
         logits = 8.0 * 4 * tokens * self.config.need_vocab()  # log-softmax, its gradient, products read and write them
-        kept = TOUCHED * micro_batches * self._kept(run)
+        kept = (TOUCHED + (recompute != "none")) * micro_batches * self._kept(run)
         moved = kept + logits + ADAMW_BYTES * total + 3.0 * run.size * total * micro_batches
-        found = self._bound(tokens, 3 * rows * flops.seen, moved, run.precision)
+        found = self._bound(tokens, rows * (3 * flops.seen + again.seen), moved, run.precision)
         pace = self.device.pace
         if pace is None:
             return found
-        seconds = 3 * rows * flops.products / _rate(pace.trained, run.precision, run.tokens)
-        seconds += rows * flops.attention_seen / _of(pace.attention, run.precision)
+        seconds = rows * (3 * flops.products + again.products) / _rate(pace.trained, run.precision, run.tokens)
+        seconds += rows * (flops.attention_seen + again.attention_seen) / _of(pace.attention, run.precision)
         seconds += 2 * rows * flops.attention_seen / _of(pace.attention_back, run.precision)
         seconds += (kept + logits) / pace.passes + ADAMW_BYTES * total / self.device.bandwidth
         return self._added(found, seconds, "training", run.precision, times=micro_batches)

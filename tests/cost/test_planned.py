@@ -85,6 +85,13 @@ def test_the_figures_of_one_plan_agree():
     assert found["fits"]["inference"] == (m["inference_bytes"] <= H200.memory)
 
 
+def test_what_is_computed_again_costs_time_and_saves_memory():
+    one = plan("llama-3-8b")
+    plain, again = Asked(train_rows=8), Asked(train_rows=8, recompute="block")
+    assert one.times(H200, again)["training"].seconds > one.times(H200, plain)["training"].seconds
+    assert one.training_memory(again).live < one.training_memory(plain).live
+
+
 def test_a_plan_loads_no_torch():
     code = "import sys, onehop; onehop.plan('llama-3-70b').as_dict(); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
@@ -172,7 +179,9 @@ def test_bytes_of_a_file_change_with_the_model_and_not_with_the_texts():
     config = presets["llama-3-8b"]
     total = plan(config).parameters.total
     rows = {row.name: row.figures for row in what_ifs(config, Asked(context=128, stored=total * 9 / 8), H200)}
-    weights = {name: f.inference_bytes / 1.05 - f.kv_bytes for name, f in rows.items()}  # the rest is below 1 % of the file
+    weights = {
+        name: f.inference_bytes / 1.05 - f.kv_bytes for name, f in rows.items()
+    }  # the rest is below 1 % of the file
     assert weights["as it is"] == pytest.approx(total * 9 / 8, rel=0.01)
     experts = rows["8 experts, 2 active"].params
     assert weights["8 experts, 2 active"] == pytest.approx(experts * 9 / 8, rel=0.01)

@@ -129,6 +129,23 @@ def test_a_large_batch_is_bound_by_arithmetic():
     assert found.tokens == 8 * 4096
 
 
+def test_blocks_that_are_computed_again_take_a_forward_pass_more_and_the_head_does_not():
+    config, run = onehop.presets["llama-3-8b"], Run(8, 4096, "bfloat16", on_cpu=False)
+    where = device("H200")
+    plain, again = (work(config, where).train(run, recompute=how) for how in ("none", "block"))
+    head = 2 * 128256 * 4096 * run.tokens / where.peak("bfloat16")
+    assert again.compute_s - plain.compute_s == pytest.approx(plain.compute_s / 3 - head)
+    selective = work(config, where).train(run, recompute="selective")
+    assert (selective.compute_s, selective.memory_s) == (plain.compute_s, again.memory_s)
+    assert again.memory_s > plain.memory_s
+
+
+def test_on_a_measured_machine_less_memory_takes_more_time():
+    config = decoder(d_model=64, n_layers=4, ffn={"kind": "gated", "d_ff": 128})
+    seconds = [work(config, HERE).train(Run(2, 32), recompute=how).seconds for how in ("none", "selective", "block")]
+    assert seconds[0] < seconds[1] < seconds[2]
+
+
 def test_few_tokens_visit_few_experts():
     config, plan = onehop.presets["mixtral-8x7b"], InferencePlan(context=1)
     one = work(config, device("H200")).decode(plan)
