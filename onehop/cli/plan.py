@@ -258,6 +258,8 @@ def _sweep(text: str, question: Question, out: Path, json: bool) -> int:
     key, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not all(map(str.strip, values.split(","))):
         raise ConfigError(f"--sweep {text!r}: write key=value,value,… for example model.attention.n_kv_heads=1,2,4,8")
+    if key.replace("-", "_") in question.given or key in [word.partition("=")[0].strip() for word in question.keys]:
+        raise ConfigError(f"--sweep {key} takes its values in turn, and one is given for it beside. Leave that out.")
     if out.suffix != ".png":
         raise ConfigError(f"--out {out}: the plot is a PNG. Give a name that ends in .png.")
     found: list[tuple[str, Figures]] = []

@@ -63,6 +63,11 @@ def source(model: str, keys: Sequence[str] = (), *, parts: Sequence[str | Path] 
         return _described(own, keys, model, parts)
     if HUB_NAME.fullmatch(model):
         return _hub(model, keys)
+    if HUB_NAME.fullmatch(folder):
+        raise CheckpointError(
+            f"{model} is a GGUF file on the hub, whose header is in the file, and plan fetches configs only. Give the "
+            "file once it is here, or the hub name of a model with a config.json."
+        )
     known = {*presets, *shipped_names("runs"), *shipped_names("models")}
     raise ConfigError(
         f"{model} is no preset, recipe, folder, file or hub name like 'org/model'. {did_you_mean(model, known)}"
@@ -87,6 +92,8 @@ def _keys(keys: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
             found = TrainConfig.model_validate({"steps": 0, "batch_size": rows, **given})
         except ConfigError as error:
             raise ConfigError(f"train.{error}") from None
+        if "steps" in given and found.context is None:
+            raise ConfigError("train.steps says how many tokens there are only with train.context=…. Or use --tokens.")
         trained = wishes(found, found.context)
     return layer.get("model", {}), trained
 

@@ -158,6 +158,11 @@ def test_presets_take_keys(capsys):
     assert more["asked"]["optimizer"] == "muon"
 
 
+def test_steps_of_a_preset_are_tokens(capsys):
+    asked = found(capsys, "gpt2", "train.steps=10", "train.context=128", "train.batch_size=4")["asked"]
+    assert asked["tokens"] == 10 * 128 * 4
+
+
 def test_a_recipe_says_how_it_trains(capsys):
     recipe = onehop.config.read("quickstart").recipe
     asked = found(capsys, "quickstart", "train.steps=10")["asked"]
@@ -243,6 +248,8 @@ def test_a_model_that_ships_is_found_by_name(capsys):
         (["gpt2", "model.n_layers=1000000000"], "n_layers=1000000000 is more than a plan lists one by one."),
         (["gpt2", "model.blocks=5"], "model.blocks=5: needs a table for each block"),
         (["gpt2", "train.micro_batch=0"], "train.micro_batch=0"),
+        (["gpt2", "train.steps=9"], "train.steps says how many tokens there are only with train.context"),
+        (["org/model:Q4_K_M"], "org/model:Q4_K_M is a GGUF file on the hub"),
         (["nowhere.gguf"], "nowhere.gguf is not there. Check the path."),
         (["gpt2", "model.n_layer=3"], "Did you mean n_layers?"),
         (["gpt2", "data.seed=3"], "data.… decides nothing that is planned here."),
@@ -290,6 +297,9 @@ def test_nonsense_is_one_line(capsys, words, text):
         (["gpt2", "--what-if", "--what-fits"], "--what-if does nothing beside --what-fits."),
         (["gpt2", "--what-fits", "--batch", "2"], "--batch does nothing beside --what-fits."),
         (["gpt2", "--what-if", "--sweep", "batch=1,2"], "--what-if does nothing beside --sweep."),
+        (["gpt2", "--sweep", "context=1,2", "--context", "3"], "--sweep context takes its values in turn"),
+        (["gpt2", "--sweep", "cache-dtype=int8", "--cache-dtype", "int8"], "--sweep cache-dtype takes its values"),
+        (["gpt2", "model.n_layers=3", "--sweep", "model.n_layers=1,2"], "--sweep model.n_layers takes its values"),
         (["gpt2", "--out", "a.png"], "--out does nothing without --sweep."),
         (["gpt2", "--serve", "1e12"], "--serve does nothing without --budget."),
         (["--what-if"], "--what-if needs a model, for example onehop plan quickstart --what-if"),
