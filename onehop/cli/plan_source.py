@@ -1,6 +1,5 @@
 """From what a user calls MODEL to a config: preset, recipe, folder, file or hub name. No weights are read."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,8 +19,8 @@ from onehop.config.read import model_from_dict, read
 from onehop.config.recipe import Recipe, TrainConfig
 from onehop.cost.account import wishes
 from onehop.formats.gguf.choose import pick
+from onehop.formats.hub import HubName, why_not
 
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
 RECIPE, CONFIG, GGUF = "recipe.toml", "config.json", ".gguf"
 
 
@@ -61,13 +60,9 @@ def source(model: str, keys: Sequence[str] = (), *, parts: Sequence[str | Path] 
         return _described(place, keys, model, parts)
     if own is not None:
         return _described(own, keys, model, parts)
-    if HUB_NAME.fullmatch(model):
-        return _hub(model, keys)
-    if HUB_NAME.fullmatch(folder):
-        raise CheckpointError(
-            f"{model} is a GGUF file on the hub, whose header is in the file, and plan fetches configs only. Give the "
-            "file once it is here, or the hub name of a model with a config.json."
-        )
+    asked = HubName.of(model)
+    if asked is not None:
+        return _hub(asked, keys)
     known = {*presets, *shipped_names("runs"), *shipped_names("models")}
     raise ConfigError(
         f"{model} is no preset, recipe, folder, file or hub name like 'org/model'. {did_you_mean(model, known)}"
@@ -203,26 +198,21 @@ def _described(place: Path, keys: Sequence[str], name: str, parts: Sequence[str 
     return Source(config, name, found.kind, {**trained, **asked}, stored, _dtype(found.raw), tuple(notes))
 
 
-def _hub(model: str, keys: Sequence[str]) -> Source:
+def _hub(asked: HubName, keys: Sequence[str]) -> Source:
     """The config of a model on the hub: that one file, from the local cache or fetched."""
+    if asked.kind is not None:
+        raise CheckpointError(
+            f"{asked.given} is a GGUF file on the hub, whose header is in the file, and plan fetches configs only. "
+            "Give the file once it is here, or the hub name of a model with a config.json."
+        )
     import huggingface_hub.utils
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-    name, _, revision = model.partition("@")
     huggingface_hub.utils.logging.set_verbosity_error()  # a refusal is one line, and not its retries
     try:
-        file = Path(huggingface_hub.hf_hub_download(name, CONFIG, revision=revision or None))
-    except GatedRepoError:
-        reason = "its owner asks you to agree to terms on its page and to log in (hf auth login)"
-    except RepositoryNotFoundError:
-        reason = "the hub has no such model, or it is private (hf auth login)"
-    except LocalEntryNotFoundError:
-        reason = "it is not in the local cache and the hub cannot be reached. Go online once"
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
-    else:
-        found = _json(file, keys, ())
-        return replace(found, name=model, kind="hub")
-    raise CheckpointError(
-        f"{model} is no folder here, and as a hub name its config cannot be fetched: {reason}. Or give a config.json."
-    )
+        file = Path(huggingface_hub.hf_hub_download(asked.name, CONFIG, revision=asked.revision))
+    except (OSError, ValueError) as error:  # all that huggingface_hub raises is one of these
+        raise CheckpointError(
+            f"{asked.given} is no folder here, and as a hub name its config cannot be fetched: "
+            f"{why_not(asked, error)}. Or give a config.json."
+        ) from error
+    return replace(_json(file, keys, ()), name=asked.given, kind="hub")

@@ -6,7 +6,8 @@ from onehop.base.errors import CheckpointError, did_you_mean
 from onehop.base.shipped import shipped, shipped_names
 from onehop.formats.folder import CONFIG, GGUF
 from onehop.formats.gguf.choose import pick
-from onehop.weights.hub import HubName, from_hub
+from onehop.formats.hub import HubName
+from onehop.weights.hub import from_hub
 
 
 def locate(path: str | Path) -> Path:

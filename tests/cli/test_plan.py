@@ -356,12 +356,12 @@ def test_this_machine_has_cores_and_memory():
     assert math.isfinite(machine.memory)
 
 
-def test_a_hub_name_that_cannot_be_fetched_is_one_line(capsys, monkeypatch):
+@pytest.mark.parametrize("error", ["LocalEntryNotFoundError", "OfflineModeIsEnabled"])
+def test_a_hub_name_that_cannot_be_fetched_is_one_line(capsys, monkeypatch, error):
     import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
 
     def unreachable(*words, **options):
-        raise LocalEntryNotFoundError("offline")
+        raise getattr(huggingface_hub.errors, error)("offline")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
     assert "its config cannot be fetched: it is not in the local cache" in refusal(capsys, "someone/something")
