@@ -23,7 +23,7 @@ class Machine:
 def here(*, cards: bool = True) -> Machine:
     """This machine. `cards`: ask for graphics cards too, which may take a second."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Machine(_processor(), cores, _memory(), _cards() if cards else ())
+    return Machine(processor(), cores, _memory(), _cards() if cards else ())
 
 
 def peak_resident() -> int | None:
@@ -33,10 +33,11 @@ def peak_resident() -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The processor's name, where the system tells it."""
     about = Path("/proc/cpuinfo")
     if about.is_file():
-        for line in about.read_text().splitlines():
+        for line in about.read_text(errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
