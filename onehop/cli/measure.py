@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from onehop.config.model import ModelConfig
@@ -24,9 +23,9 @@ from onehop.machine.measure import (
 )
 from onehop.model.build import build, torch_dtype
 from onehop.parts.attend import attend
-from onehop.parts.linear import Linear, made_by_amd, onednn, pack
+from onehop.parts.linear import Linear, pack
 from onehop.training.optimizer import make_optimizer
-from onehop.training.setup import computing, has_native_bf16, pick_product
+from onehop.training.setup import computing, has_native_bf16, pick_product, product_for
 from onehop.training.step import training_step
 
 LAYERS = 8  # of the tiny model whose layers cost next to no arithmetic
@@ -66,9 +65,8 @@ def _prepared(weight: Tensor) -> Callable[[Tensor], Tensor]:
 
 def _product(dtype: torch.dtype, x: Tensor, w: Tensor) -> Tensor:
     """The product x · wᵀ as training has it on a CPU."""
-    by_onednn = made_by_amd() and torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
     with computing(torch.device("cpu"), dtype):
-        return onednn(x, w) if by_onednn and dtype == torch.float32 else F.linear(x, w)
+        return product_for(torch.device("cpu"))(x, w, None)
 
 
 def _tiny() -> ModelConfig:

@@ -1,7 +1,7 @@
 """onehop plan [MODEL]"""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -176,9 +176,8 @@ def _show_device(found: Device, say: Any) -> None:
 
 
 def _device_dict(found: Device) -> dict[str, Any]:
-    return {f.name: getattr(found, f.name) for f in fields(found) if f.name not in ("pace", "flops")} | {
-        "flops": dict(found.flops)
-    }
+    """A device for a machine to read, without what was measured beyond its peaks."""
+    return {key: value for key, value in to_dict(found).items() if key != "pace"}
 
 
 def _machine(where: Device, json: bool) -> int:

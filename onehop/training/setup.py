@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from onehop.base.errors import ConfigError
-from onehop.parts.linear import made_by_amd, multiply_by, onednn
+from onehop.parts.linear import Product, made_by_amd, multiply_by, onednn
 
 
 def pick_device(name: str) -> torch.device:
@@ -94,10 +94,15 @@ def _cpu_has(feature: str) -> bool:
 
 
 def pick_product(model: nn.Module, device: torch.device) -> None:
-    """Let float32 products on a CPU run by the library that has a fast path for its maker.
+    """Let every linear map below `model` compute by `product_for` its device."""
+    multiply_by(model, product_for(device))
+
+
+def product_for(device: torch.device) -> Product:
+    """X · Wᵀ + b as training has it: in float32 on a CPU, by the library that has a fast path for its maker.
 
     MKL, PyTorch's usual one on x86, takes a general path on AMD's processors, at half of oneDNN's speed. The maker
     decides, and no measurement: a run that is resumed has to go on with the same sums.
     """
     by_onednn = device.type == "cpu" and made_by_amd() and torch.backends.mkl.is_available()
-    multiply_by(model, onednn if by_onednn and torch.backends.mkldnn.is_available() else F.linear)
+    return onednn if by_onednn and torch.backends.mkldnn.is_available() else F.linear
