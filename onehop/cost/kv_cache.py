@@ -45,24 +45,6 @@ class KVCache:
         own = sum(layer.n_layers * layer.bytes_per_token * slots(layer.attention, context) for layer in self.layers)
         return batch * (own + source * self.cross_bytes_per_token)
 
-    def n_fit(self, room: float, *, context: int, source: int = 0) -> int:
-        """How many texts of `context` tokens fit into `room` bytes."""
-        one = self.bytes(context=context, source=source)
-        return max(0, int(room // one)) if one else 0
-
-    def longest(self, room: float, *, batch: int = 1) -> int | None:
-        """The longest context of which `batch` texts fit into `room` bytes; None: any (all layers have windows)."""
-        high = 1
-        while self.bytes(batch=batch, context=high) <= room:
-            if high > 1 << 40:
-                return None
-            high *= 2
-        low = 0
-        while low + 1 < high:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.bytes(batch=batch, context=middle) <= room else (low, middle)
-        return low
-
 
 def kv_cache(config: ModelConfig, dtype: str) -> KVCache:
     """What a model's decoder keeps, in numbers of `dtype`."""

@@ -74,19 +74,6 @@ def test_eight_bits_cost_a_byte_a_number_and_a_scale_a_vector():
     assert kv_cache(onehop.presets["llama-3-8b"], "int8").bytes_per_token == 32 * 2 * 8 * (128 + 4)
 
 
-@given(st.integers(0, 10**9), st.integers(1, 4))
-def test_the_longest_context_fits_and_one_more_does_not(room, batch):
-    found = kv_cache(onehop.presets["tiny"], "bfloat16")
-    longest = found.longest(room, batch=batch)
-    assert found.bytes(batch=batch, context=longest) <= room < found.bytes(batch=batch, context=longest + 1)
-
-
-def test_with_windows_everywhere_any_context_fits_or_none():
-    found = kv_cache(onehop.presets["mistral-7b"], "bfloat16")
-    assert found.longest(10**9) is None
-    assert found.longest(10**6) < 4096
-
-
 def test_what_no_cache_can_hold_is_refused():
     with pytest.raises(ConfigError, match=r"a cache cannot hold 'bfloat61'\. Did you mean bfloat16"):
         kv_cache(onehop.presets["tiny"], "bfloat61")
