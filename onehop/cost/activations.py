@@ -164,7 +164,8 @@ def _attention(d: int, a: AttentionConfig, run: Run) -> Inner:
         return _latent(a, run)
     if type(a) is not AttentionConfig:
         saved = own_count(a, "saved", d)
-        return WIDE * float(saved or 0) * run.tokens, 0.0, None if saved else f"attention {a.kind}: what training keeps"
+        missing = None if saved is not None else f"attention {a.kind}: what training keeps"
+        return WIDE * float(saved or 0) * run.tokens, 0.0, missing
     q, kv, s = a.n_heads * a.d_head, a.n_kv_heads * a.d_head, run.size
     kernel = kernel_of(a, run)
     new = 0.0  # queries and keys that are no longer the projection's own

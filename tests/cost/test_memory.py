@@ -8,18 +8,21 @@ import torch
 import onehop
 from onehop.config import ModelConfig
 from onehop.config.recipe import TrainConfig
+from onehop.cost import activations, serving
 from onehop.cost.activations import Run, kernel_of
 from onehop.cost.memory import TrainingPlan, training
 from onehop.cost.serving import InferencePlan, inference
 from onehop.cost.weights import weights
 from onehop.data.loader import Batch
+from onehop.generate import engine
 from onehop.generate.engine import Engine
 from onehop.machine.live import LiveBytes
 from onehop.model.build import torch_dtype
 from onehop.model.recompute import recompute
+from onehop.parts import score_half, score_tiled
 from onehop.parts.keys import Keys
 from onehop.parts.places import Places
-from onehop.parts.score import choose
+from onehop.parts.score import TILES_BEAT_A_MASK, TILES_BEAT_PLAIN, choose
 from onehop.parts.sight import Sight
 from onehop.training.optimizer import make_optimizer
 from onehop.training.setup import pick_product
@@ -187,6 +190,14 @@ def test_the_planner_knows_which_kernel_is_chosen(own, length):
     real = choose(q, Keys(k, k, places), attention.rule(), Sight(attention.sees, places, places)).kernel
     kernel = kernel_of(config.blocks[0].attention, Run(1, length))
     assert {"masked": "fused", "narrow": "fused"}.get(kernel, kernel) == real
+
+
+def test_the_planner_has_the_limits_of_the_code():
+    """It loads no torch, so it cannot take them from where they stand."""
+    assert (activations.TILES_BEAT_PLAIN, activations.TILES_BEAT_A_MASK) == (TILES_BEAT_PLAIN, TILES_BEAT_A_MASK)
+    assert (activations.NARROW, serving.CHUNK) == (score_half.NARROW, engine.CHUNK)
+    for length, heads in ((40, 8), (1000, 16), (1000, 17), (10**5, 64)):
+        assert activations.tile_of(length, heads) == score_tiled.tile_for(length, heads)
 
 
 def test_quantised_weights_leave_vectors_in_float32():

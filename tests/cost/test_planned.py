@@ -268,11 +268,22 @@ class OwnAttention(AttentionConfig):
     kind: str = "own-attention"
 
 
+class TellingAttention(AttentionConfig):
+    """One that averages: it learns, computes and keeps nothing."""
+
+    kind: str = "telling-attention"
+
+    def nothing(self, d_model):
+        return 0
+
+    parameters = flops = saved = cached = nothing
+
+
 @pytest.fixture(autouse=True)
 def own_kinds(monkeypatch):
     tables = (
         (ffn_config.FFNS, [OwnFFN, TellingFFN]), (norm_config.NORMS, [OwnNorm]),
-        (position_config.POSITIONS, [OwnPosition]), (attention_config.ATTENTIONS, [OwnAttention]),
+        (position_config.POSITIONS, [OwnPosition]), (attention_config.ATTENTIONS, [OwnAttention, TellingAttention]),
     )  # fmt: skip
     for table, classes in tables:
         rows = {cls.model_fields["kind"].default: cls for cls in classes}
@@ -284,6 +295,7 @@ def test_a_part_of_ones_own_supplies_its_counts():
     assert plan(own).parameters.total - plan(base).parameters.total == 2 * (5 * 16 - 2 * 16)
     assert plan(own).flops(new=4).products - plan(base).flops(new=4).products == 2 * 4 * (10 * 16 - 4 * 16)
     assert plan(own).missing() == []
+    assert plan(decoder(attention={"kind": "telling-attention", "n_heads": 4})).missing() == []
     shared = decoder(attention={"n_heads": 4, "position": "own-position"})
     assert plan(shared).parameters.by_part["position biases"] == 4  # one scheme for the stack
 
