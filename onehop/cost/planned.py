@@ -141,7 +141,10 @@ class Plan:
         served = self._served(asked)
         return {
             "training": work.train(
-                self._run(asked, on_cpu), micro_batches=asked.micro_batches, recompute=asked.recompute
+                self._run(asked, on_cpu),
+                micro_batches=asked.micro_batches,
+                recompute=asked.recompute,
+                optimizer=asked.optimizer,
             ),
             "prefill": work.prefill(served),
             "decode": work.decode(served),

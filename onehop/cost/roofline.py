@@ -8,20 +8,21 @@ what goes number by number, and what a layer costs beside its arithmetic.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onehop.config.model import ModelConfig
 from onehop.cost.activations import Run
 from onehop.cost.devices import Device
 from onehop.cost.flops import Flops, Pass, forward
 from onehop.cost.kv_cache import kv_cache
-from onehop.cost.memory import layers_kept
+from onehop.cost.memory import hidden_matrices, layers_kept
 from onehop.cost.numbers import bytes_per_weight
 from onehop.cost.serving import InferencePlan
 from onehop.cost.traffic import least_bytes
 from onehop.cost.weights import Weight
 
 ADAMW_BYTES = 28  # per parameter, in float32: p, gradient and two moments read, p and moments written
+NEWTON_SCHULZ = 5  # rounds that torch.optim.Muon takes
 TOUCHED = 3  # times that a kept number is read or written: by its product, by its gradient, and that gradient's own
 
 
@@ -87,8 +88,16 @@ class Work:
         kept = self._kept(Run(plan.batch, plan.context, plan.computes))
         return self._added(found, seconds + kept / pace.passes, "prefill", plan.dtype)
 
-    def train(self, run: Run, *, micro_batches: int = 1, recompute: str = "none") -> Phase:
+    def train(self, run: Run, *, micro_batches: int = 1, recompute: str = "none", optimizer: str = "adamw") -> Phase:
         """One optimizer step over `micro_batches` passes; blocks may be computed again on the way back."""
+        found = self._passes(run, micro_batches, recompute)
+        if optimizer != "muon":
+            return found
+        moving = muon_flops(self.weights) / self.device.peak("bfloat16")
+        return replace(found, seconds=found.seconds + moving, compute_s=found.compute_s + moving)
+
+    def _passes(self, run: Run, micro_batches: int, recompute: str) -> Phase:
+        """Forward and backward, and AdamW's pass over its numbers."""
         total, tokens = sum(w.size for w in self.weights), run.tokens * micro_batches
         source = run.length if self.config.encoder is not None else 0
         flops, again = forward(self.config, self.weights, Pass(run.length, source=source)), Flops(0.0, 0.0, 0.0)
@@ -131,6 +140,18 @@ class Work:
     def _kept(self, run: Run) -> float:
         """Bytes that go through the memory once in a forward pass: what training would keep."""
         return sum(sub.kept for layer in layers_kept(self.config, self.weights, run) for sub in layer)
+
+
+def muon_flops(weights: Sequence[Weight]) -> float:
+    """FLOPs in bfloat16 by which Muon orthogonalises each hidden matrix X, no taller than wide (Jordan et al. 2024).
+
+    Each round takes X·Xᵀ, its square, and a product with X.
+    """
+    total = 0.0
+    for w in hidden_matrices(weights):
+        short, long = sorted(w.shape[-2:])
+        total += w.size / (short * long) * NEWTON_SCHULZ * (4.0 * short**2 * long + 2.0 * short**3)
+    return total
 
 
 def _rate(table: Mapping[str, Mapping[int, float]], dtype: str, rows: int) -> float:

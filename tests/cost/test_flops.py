@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 
 import onehop
 from onehop.config import AttentionConfig
+from onehop.config.recipe import TrainConfig
 from onehop.cost.flops import Pass, forward, seen_pairs
+from onehop.cost.roofline import muon_flops
 from onehop.cost.weights import weights
 from onehop.machine.counter import flops_of
 from onehop.parts.places import Places
 from onehop.parts.sight import Sees, Sight
+from onehop.training.optimizer import make_optimizer
 from tests.cost.random_configs import configs
 from tests.small_models import CONFIGS, encoder_decoder
 
@@ -66,6 +69,17 @@ def test_training_takes_three_times_the_forward_pass(name):
 def test_a_prompt_whose_last_token_alone_is_asked_saves_the_other_logits():
     config = ALL["gpt2"]
     assert planned(config, Pass(T, logits=1)) * B == counted(config, logits=False)
+
+
+@pytest.mark.parametrize("name", ["rope", "experts"])
+def test_muon_orthogonalises_by_what_pytorch_counts(name):
+    """Stacked experts one by one."""
+    config = CONFIGS[name]
+    model = onehop.build(config)
+    moves = make_optimizer(model, TrainConfig(steps=9, batch_size=1, optimizer="muon"))
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    assert muon_flops(weights(config)) == flops_of(moves.step) > 0
 
 
 @settings(max_examples=30, deadline=None)  # a model is built for each: milliseconds, but not always the same

@@ -10,7 +10,7 @@ import onehop
 from onehop.base.errors import ConfigError
 from onehop.cost.activations import Run
 from onehop.cost.devices import DEVICES, Device, Pace, device, from_dict, to_dict
-from onehop.cost.roofline import Work
+from onehop.cost.roofline import Work, muon_flops
 from onehop.cost.serving import InferencePlan
 from onehop.cost.traffic import Shape, crossover, plain_bytes, queries_on_chip, tiled_bytes
 from onehop.cost.weights import weights
@@ -138,6 +138,15 @@ def test_blocks_that_are_computed_again_take_a_forward_pass_more_and_the_head_do
     selective = work(config, where).train(run, recompute="selective")
     assert (selective.compute_s, selective.memory_s) == (plain.compute_s, again.memory_s)
     assert again.memory_s > plain.memory_s
+
+
+@pytest.mark.parametrize("where", [device("H200"), HERE], ids=["of the table", "measured"])
+def test_muon_takes_its_arithmetic_once_a_step(where):
+    config, run = decoder(d_model=64, n_layers=4, ffn={"kind": "gated", "d_ff": 128}), Run(2, 32)
+    for micro in (1, 4):
+        adamw, muon = (work(config, where).train(run, micro_batches=micro, optimizer=o) for o in ("adamw", "muon"))
+        expected = muon_flops(weights(config)) / where.peak("bfloat16")
+        assert muon.seconds - adamw.seconds == pytest.approx(expected)
 
 
 def test_on_a_measured_machine_less_memory_takes_more_time():
