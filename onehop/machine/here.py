@@ -36,7 +36,7 @@ def peak_resident() -> int | None:
 def _processor() -> str:
     about = Path("/proc/cpuinfo")
     if about.is_file():
-        for line in about.read_text().splitlines():
+        for line in about.read_text(errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()

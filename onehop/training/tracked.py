@@ -13,6 +13,7 @@ from onehop.machine import kept
 from onehop.machine.here import peak_resident
 from onehop.machine.live import LiveBytes
 from onehop.training.optimizer import Optimizers
+from onehop.training.speed import counts
 from onehop.training.step import StepResult
 
 
@@ -52,11 +53,8 @@ class Tracked:
 
 
 def planned_line(recipe: Recipe, tracked: Tracked, *, precision: torch.dtype, tokens_per_s: float) -> str | None:
-    """Planned beside measured, for the end of a run; None for a way to train that the planner does not know.
-
-    It knows steps in which all weights learn, and every token of a row is one to learn.
-    """
-    if recipe.task.kind != "next" or recipe.tune.lora is not None or recipe.tune.freeze:
+    """Planned beside measured, for the end of a run; None for a way to train that the planner does not know."""
+    if not counts(recipe):
         return None
     context = recipe.train.context or recipe.model.max_len
     wish = {**wishes(recipe.train, context, packed=tracked.packed), "precision": str(precision).removeprefix("torch.")}

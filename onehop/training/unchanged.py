@@ -1,7 +1,6 @@
 """Whether a resumed run is the same run: what was recorded of its recipe, its text and its machine is compared."""
 
 import json
-import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from onehop import __version__
 from onehop.base.errors import ConfigError
 from onehop.config.origins import leaves
 from onehop.config.recipe import Recipe
+from onehop.machine.here import here
 
 # These may change: no sum of a step depends on them (train.steps moves the end, and with it the rate's curve).
 FREE = {
@@ -62,11 +62,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 def processor() -> str:
     """The processor's name and the instructions that PyTorch uses of it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(errors="replace").splitlines() if cpuinfo.is_file() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = named[0] if named else platform.processor() or platform.machine()
-    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
+    return f"{here(cards=False).processor}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def check_same(before: Record, now: Record, *, folder: Path, allow_changes: bool) -> list[str]:
