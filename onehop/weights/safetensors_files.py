@@ -275,12 +275,12 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], *, metadata: Mappin
     file.chmod(mode)
 
 
-def read_tensors(file: Path, *, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """All tensors of one file, in memory of their own."""
+def read_tensors(file: Path, *, prefix: str = "", device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """The tensors of one file whose names begin with `prefix`, in memory of their own."""
     if not file.is_file():
         raise CheckpointError(f"{file} is missing.")
     with TensorFiles(read_header(file), file) as tensors:
-        return {name: tensors.read(name).to(device, copy=True) for name in tensors.entries}
+        return {name: tensors.read(name).to(device, copy=True) for name in tensors.entries if name.startswith(prefix)}
 
 
 def write_model(folder: Path, tensors: Iterable[tuple[str, Tensor]], *, max_bytes: int) -> None:
