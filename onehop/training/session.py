@@ -29,7 +29,7 @@ from onehop.training.samples import drop_samples, sample, write_sample
 from onehop.training.setup import memory
 from onehop.training.speed import Speed, measure_peak
 from onehop.training.step import StepResult
-from onehop.training.tracked import planned_line
+from onehop.training.tracked import planned_line, planned_peak
 from onehop.training.trainer import Trainer
 from onehop.training.unchanged import machine
 from onehop.training.understanding import Understanding, ask, ask_pairs
@@ -194,6 +194,8 @@ class Session:
         )
         if t.recipe.tune.lora is not None or t.recipe.tune.freeze:
             say(share(t.model))
+        if t.progress.step < self.cfg.steps and (peak := self._planned_peak()) is not None:
+            say(peak)
         self._say_remarks()
         if any(block.attention.sees == "prefix" for block in t.recipe.model.layers()):
             say("attention.sees=prefix: plain text has no prefixes, so this run trains as if it said causal")
@@ -287,6 +289,12 @@ class Session:
                 say(f"held-out pairs: {u.accuracy:.1%} of {u.asked} answers are right, character by character")
                 continue
             say(f"held-out “{kind}” questions: {u.accuracy:.1%} right of {u.asked} (guessing: {u.chance:.0%})")
+
+    def _planned_peak(self) -> str | None:
+        """What the steps to come are planned to hold, by rows like those of the next one."""
+        t = self.trainer
+        packed = t.placed(t.loader.batch(t.progress.batches)).packed
+        return planned_peak(t.recipe, precision=t.precision, packed=packed, on_cpu=t.device.type == "cpu")
 
     def _planned(self) -> str | None:
         """What the run was planned to take, beside what it took; nothing before a step was taken."""
