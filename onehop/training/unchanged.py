@@ -11,7 +11,7 @@ from onehop import __version__
 from onehop.base.errors import ConfigError
 from onehop.config.origins import leaves
 from onehop.config.recipe import Recipe
-from onehop.machine.here import here
+from onehop.machine.here import processor
 
 # These may change: no sum of a step depends on them (train.steps moves the end, and with it the rate's curve).
 FREE = {
@@ -50,7 +50,8 @@ def record(
 
 def machine(device: torch.device) -> dict[str, Any]:
     """What else decides the bits: versions, processor, threads, and how products are rounded."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    cpu = f"{processor()}, {torch.backends.cpu.get_cpu_capability()}"  # with the instructions that PyTorch uses of it
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu
     return {
         "onehop": __version__,
         "torch": torch.__version__,
@@ -58,11 +59,6 @@ def machine(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "float32 products": torch.get_float32_matmul_precision(),
     }
-
-
-def processor() -> str:
-    """The processor's name and the instructions that PyTorch uses of it."""
-    return f"{here(cards=False).processor}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def check_same(before: Record, now: Record, *, folder: Path, allow_changes: bool) -> list[str]:
