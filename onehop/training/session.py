@@ -80,6 +80,7 @@ class Session:
         self.losses: deque[float] = deque(maxlen=RECENT)
         self.speed = Speed(None, None)
         self._clock, self._targets, self._rate = time.perf_counter(), 0, 0.0
+        self._held = memory(trainer.device)  # asked with the rate: at each step it would cost what a small layer does
 
     def run(self) -> Run:
         """Train to the end, or until Ctrl-C, and save."""
@@ -127,6 +128,7 @@ class Session:
             self.display.say(line)
         if cfg.writes(result.step) or t.alarms.columns:
             self._rate = self._targets / max(time.perf_counter() - self._clock, 1e-9)
+            self._held = memory(t.device)
             row = self._row(result)
             if evaluate:
                 self.val_loss = row["val_loss"] = t.evaluate()
@@ -148,11 +150,10 @@ class Session:
         """How far it is, and how it looks."""
         p, cfg = self.trainer.progress, self.cfg
         left = human_time(p.seconds / p.step * (cfg.steps - p.step))
-        held = memory(self.trainer.device)
         return (
             f"step {result.step} of {cfg.steps}  loss {result.loss:.3f} {sparkline(self.losses)}  "
             f"{human_count(self._rate)} tokens/s{self.speed.text(self._rate)}  lr {result.lr:.2g}"
-            f"{'' if held is None else f'  {human_bytes(held)}'}"
+            f"{'' if self._held is None else f'  {human_bytes(self._held)}'}"
             f"{'' if self.display.moving else f'  {left} left'}"  # a moving bar says so itself
         )
 
