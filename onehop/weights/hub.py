@@ -13,7 +13,7 @@ from typing import Any
 from onehop.base.errors import CheckpointError
 from onehop.formats.gguf.choose import PREFERRED, UNNAMED, candidates, choose, label_of, spelt
 from onehop.formats.gguf.split import parts_of
-from onehop.weights.safetensors_files import CONVERT, INDEX, SINGLE
+from onehop.weights.safetensors_files import CONVERT, INDEX, SINGLE, weight_map
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model", "spiece.model", "*.tiktoken"]
 NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+))?(?::(?P<kind>[A-Za-z0-9_-]+))?")
@@ -75,7 +75,7 @@ def _cached(asked: HubName) -> Path | None:
     folder, files = _in_cache(asked)
     if folder is None:
         return None
-    if asked.kind is None and _has_weights(folder):
+    if asked.kind is None and _has_weights(folder, whole=True):
         return folder
     wanted = spelt(asked.kind or PREFERRED[0])
     found = [name for name in files if label_of(name) == wanted]
@@ -141,5 +141,8 @@ def _kinds(names: list[str]) -> dict[str, tuple[str, ...]]:
     return {name: (label_of(name) or UNNAMED,) for name in names}
 
 
-def _has_weights(folder: Path) -> bool:
-    return (folder / SINGLE).is_file() or (folder / INDEX).is_file()
+def _has_weights(folder: Path, *, whole: bool = False) -> bool:
+    """Whether there are safetensors; whole: all of them, where fetching may have been broken off."""
+    if (folder / SINGLE).is_file() or not (folder / INDEX).is_file():
+        return (folder / SINGLE).is_file()
+    return not whole or all((folder / name).is_file() for name in set(weight_map(folder / INDEX).values()))
