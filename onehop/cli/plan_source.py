@@ -9,6 +9,7 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from onehop.base.errors import CheckpointError, ConfigError, OnehopError, did_you_mean
+from onehop.base.hub import why_not_fetched
 from onehop.base.shipped import shipped, shipped_names
 from onehop.config.model import ModelConfig
 from onehop.config.named import presets
@@ -199,20 +200,13 @@ def _described(place: Path, keys: Sequence[str], name: str, parts: Sequence[str 
 def _hub(model: str, keys: Sequence[str]) -> Source:
     """The config of a model on the hub: that one file, from the local cache or fetched."""
     import huggingface_hub.utils
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     name, _, revision = model.partition("@")
     huggingface_hub.utils.logging.set_verbosity_error()  # a refusal is one line, and not its retries
     try:
         file = Path(huggingface_hub.hf_hub_download(name, CONFIG, revision=revision or None))
-    except GatedRepoError:
-        reason = "its owner asks you to agree to terms on its page and to log in (hf auth login)"
-    except RepositoryNotFoundError:
-        reason = "the hub has no such model, or it is private (hf auth login)"
-    except LocalEntryNotFoundError:
-        reason = "it is not in the local cache and the hub cannot be reached. Go online once"
     except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
+        reason = why_not_fetched(error, revision=revision)
     else:
         found = _json(file, keys, ())
         return replace(found, name=model, kind="hub")

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from onehop.base.errors import CheckpointError
+from onehop.base.hub import why_not_fetched
 from onehop.formats.gguf.choose import PREFERRED, UNNAMED, candidates, choose, label_of, spelt
 from onehop.formats.gguf.split import parts_of
-from onehop.weights.safetensors_files import CONVERT, INDEX, SINGLE
+from onehop.weights.safetensors_files import CONVERT, INDEX, SINGLE, weight_map
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model", "spiece.model", "*.tiktoken"]
 NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+))?(?::(?P<kind>[A-Za-z0-9_-]+))?")
-UNREACHED = "it is not in the local cache and the hub cannot be reached. Go online once"
 
 
 @dataclass(frozen=True)
@@ -38,33 +38,18 @@ class HubName:
 
 def from_hub(asked: HubName) -> Path:
     """The folder of a model of safetensors, or a GGUF file. Raises CheckpointError with the reason in one line."""
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     try:
         return _cached(asked) or _fetched(asked)
     except HFValidationError as error:
         raise CheckpointError(f"{asked.given} is no folder here and no hub name: {error} Check the name.") from error
-    except GatedRepoError:
-        reason = "its owner asks you to agree to terms on its page and to log in (hf auth login)"
-    except RepositoryNotFoundError:
-        reason = "the hub has no such model, or it is private (hf auth login)"
-    except RevisionNotFoundError:
-        reason = f"it has no revision {asked.revision}. Leave @{asked.revision} out for the newest"
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled):
-        second = _second_best(asked)
+    except (ValueError, OSError) as error:  # the hub's own are kinds of OSError
+        unreached = isinstance(error, (LocalEntryNotFoundError, OfflineModeIsEnabled))
+        second = _second_best(asked) if unreached else None
         if second is not None:
             return second
-        reason = UNREACHED
-    except (HfHubHTTPError, ValueError, OSError) as error:
-        reason = (str(error).strip().splitlines() or ["no reason given"])[0]
+        reason = why_not_fetched(error, revision=asked.revision)
     raise CheckpointError(
         f"{asked.given} is no folder here, and as a hub name it cannot be fetched: {reason}. Or give a local folder."
     )
@@ -75,7 +60,7 @@ def _cached(asked: HubName) -> Path | None:
     folder, files = _in_cache(asked)
     if folder is None:
         return None
-    if asked.kind is None and _has_weights(folder):
+    if asked.kind is None and _has_weights(folder, whole=True):
         return folder
     wanted = spelt(asked.kind or PREFERRED[0])
     found = [name for name in files if label_of(name) == wanted]
@@ -141,5 +126,8 @@ def _kinds(names: list[str]) -> dict[str, tuple[str, ...]]:
     return {name: (label_of(name) or UNNAMED,) for name in names}
 
 
-def _has_weights(folder: Path) -> bool:
-    return (folder / SINGLE).is_file() or (folder / INDEX).is_file()
+def _has_weights(folder: Path, *, whole: bool = False) -> bool:
+    """Whether there are safetensors; whole: all of them, where fetching may have been broken off."""
+    if (folder / SINGLE).is_file() or not (folder / INDEX).is_file():
+        return (folder / SINGLE).is_file()
+    return not whole or all((folder / name).is_file() for name in set(weight_map(folder / INDEX).values()))

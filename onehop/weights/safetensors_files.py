@@ -241,11 +241,17 @@ def _damaged(file: Path, what: str) -> CheckpointError:
     return CheckpointError(f"{file} is truncated or damaged: {what}. Get it again from its source.")
 
 
-def _read_shards(folder: Path) -> dict[str, Entry]:
-    index = folder / INDEX
+def weight_map(index: Path) -> dict[str, str]:
+    """Which file holds each tensor, as an index says. Raises CheckpointError where it does not."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
         raise CheckpointError(f"{index} has no weight_map. Get it again from its source.")
+    return places
+
+
+def _read_shards(folder: Path) -> dict[str, Entry]:
+    index = folder / INDEX
+    places = weight_map(index)
     entries: dict[str, Entry] = {}
     for file in sorted(set(places.values())):
         if Path(file).name != file or file in ("", ".", "..") or "\\" in file:

@@ -337,13 +337,21 @@ def test_this_machine_has_cores_and_memory():
 
 def test_a_hub_name_that_cannot_be_fetched_is_one_line(capsys, monkeypatch):
     import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError, RevisionNotFoundError
 
-    def unreachable(*words, **options):
-        raise LocalEntryNotFoundError("offline")
+    class Response:
+        headers, request = {}, None
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
-    assert "its config cannot be fetched: it is not in the local cache" in refusal(capsys, "someone/something")
+    for error, text in (
+        (LocalEntryNotFoundError("offline"), "it is not in the local cache"),
+        (RevisionNotFoundError("404", response=Response()), "it has no revision v9. Leave @v9 out"),
+    ):
+
+        def unreachable(*words, error=error, **options):
+            raise error
+
+        monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
+        assert f"its config cannot be fetched: {text}" in refusal(capsys, "someone/something@v9")
 
 
 def test_of_a_hub_model_the_config_alone_is_fetched(capsys, monkeypatch, tmp_path):
