@@ -24,13 +24,18 @@ def _between(handle: BinaryIO, separator: str | None) -> Iterator[tuple[int, byt
     if separator is None:
         yield 0, handle.read()
         return
-    border, rest, offset = separator.encode(), b"", 0
+    border, offset, rest = separator.encode(), 0, bytearray()
     while part := handle.read(_PART):
-        *whole, rest = (rest + part).split(border)
+        searched = max(len(rest) - len(border) + 1, 0)  # no border begins before that
+        rest += part
+        if rest.find(border, searched) < 0:
+            continue
+        *whole, last = bytes(rest).split(border)
         for data in whole:
             yield offset, data
             offset += len(data) + len(border)
-    yield offset, rest
+        rest = bytearray(last)
+    yield offset, bytes(rest)
 
 
 def json_documents(path: Path, field: str) -> Iterator[str]:
