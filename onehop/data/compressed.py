@@ -15,6 +15,11 @@ _PART = 1 << 12  # compressed bytes that are decompressed at once: as zstd, up t
 _LARGEST_WINDOW = 1 << 31  # bytes: files that were made with zstd --long
 
 
+def ending_of(path: Path) -> str:
+    """The ending of a file's name or, where it is compressed, of what is inside: "a.jsonl.gz" -> ".jsonl"."""
+    return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[BinaryIO]:
     """The file's contents as a binary stream, in bounded memory. Refuses (DataError) one that is damaged or cut off."""
