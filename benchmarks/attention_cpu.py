@@ -10,7 +10,6 @@ python benchmarks/attention_cpu.py [--only speed] [--threads 2] [--longest 32768
 
 import argparse
 import json
-import platform
 import resource
 import statistics
 import subprocess
@@ -22,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 
+from onehop.machine.here import processor
 from onehop.parts.bias import Alibi
 from onehop.parts.keys import Keys
 from onehop.parts.places import Places
@@ -154,12 +154,6 @@ def keep(**found):
     path.write_text(json.dumps({**report, **found}, indent=1) + "\n")
 
 
-def cpu_name():
-    """The processor's name where the system tells it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, default=2)
@@ -178,7 +172,7 @@ def main():
     lengths = [2**n for n in range(11, 20) if 2**n <= asked.longest]
     compared = [t for t in lengths if t <= asked.compare_up_to]
     if asked.only != "memory":
-        machine = {"cpu": cpu_name(), "threads": asked.threads, "torch": torch.__version__}
+        machine = {"cpu": processor(), "threads": asked.threads, "torch": torch.__version__}
         keep(machine=machine, speed=[row for t in compared for row in times(t, t <= asked.plain_up_to)])
     if asked.only != "speed":
         rows = [memory_of("tiled", t, asked.threads) for t in lengths]

@@ -9,7 +9,6 @@ python benchmarks/context_cost.py [--longest 65536] [--recompute-up-to 8192] [--
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from matplotlib.figure import Figure
 
 from onehop.config import ModelConfig
+from onehop.machine.here import processor
 from onehop.model import build
 from onehop.parts.linear import pack
 from onehop.parts.places import Places
@@ -92,14 +92,6 @@ def draw(found, file):
     figure.tight_layout()
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=130, metadata={"Software": None})
-
-
-def processor():
-    """The processor's name, where the system tells it."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.is_file() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def main():

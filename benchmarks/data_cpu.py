@@ -13,7 +13,6 @@ python benchmarks/data_cpu.py [--megabytes 20] [--vocab 8192] [--rounds 5] [--co
 import argparse
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -28,6 +27,7 @@ from onehop.data.loader import Loader
 from onehop.data.shards import write_shards
 from onehop.data.sources import Place, open_source
 from onehop.data.split import Split
+from onehop.machine.here import processor
 from onehop.text.bpe import train_bpe
 
 
@@ -116,7 +116,7 @@ def main():
     }
     result = {
         "corpus": given.corpus, "megabytes": given.megabytes, "vocab_size": given.vocab, "rounds": given.rounds,
-        "cores": os.cpu_count(), "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(), "processor": processor(),
         "tokenizers": tokenizers.__version__, "rates": rows,
     }  # fmt: skip
     print(json.dumps(result, indent=2))

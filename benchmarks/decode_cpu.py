@@ -10,7 +10,6 @@ python benchmarks/decode_cpu.py [--rounds 7] [--threads 2] [--out benchmarks/res
 import argparse
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -23,6 +22,7 @@ import transformers
 
 from onehop.config import ModelConfig
 from onehop.lm import LanguageModel
+from onehop.machine.here import processor
 from onehop.model import build
 from onehop.weights import save_hf
 
@@ -80,14 +80,6 @@ def measure(dtype, rounds):
         "ratios": [round(ratio, 2) for ratio in ratios],
         "same_tokens_until": agree,
     }
-
-
-def processor():
-    """The processor's name, where the system tells it."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.is_file() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def main():

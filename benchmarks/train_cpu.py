@@ -29,6 +29,7 @@ import onehop
 from onehop.config import ModelConfig
 from onehop.config.recipe import TrainConfig
 from onehop.data.loader import Batch
+from onehop.machine.here import processor
 from onehop.training.optimizer import make_optimizer
 from onehop.training.setup import pick_product
 from onehop.training.step import training_step
@@ -307,11 +308,8 @@ def theirs(model: nn.Module, logits_of: Callable[[Tensor], Tensor] | None = None
 
 def machine() -> dict[str, str | int]:
     """What this was measured on."""
-    about = Path("/proc/cpuinfo")
-    lines = about.read_text().splitlines() if about.exists() else []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return {
-        "cpu": model or platform.processor(),
+        "cpu": processor(),
         "kernels": torch.backends.cpu.get_cpu_capability(),
         "amx": bool(torch.cpu._is_amx_tile_supported()),
         "threads": torch.get_num_threads(),

@@ -11,7 +11,6 @@ python benchmarks/width_transfer.py [--steps 120] [--widths 64 128 256 512] [--s
 import argparse
 import json
 import math
-import platform
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 from matplotlib.figure import Figure
 
 from onehop.config import Recipe
+from onehop.machine.here import processor
 from onehop.training import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -117,7 +117,7 @@ def main():
         "steps": asked.steps,
         "seeds": asked.seeds,
         "base_width": min(asked.widths),
-        "machine": {"cpu": platform.processor() or platform.machine(), "threads": asked.threads},
+        "machine": {"cpu": processor(), "threads": asked.threads},
         "torch": torch.__version__,
         "seconds": round(time.perf_counter() - began),
         "best_rate": best_rates(rows),

@@ -148,10 +148,11 @@ class Session:
         """How far it is, and how it looks."""
         p, cfg = self.trainer.progress, self.cfg
         left = human_time(p.seconds / p.step * (cfg.steps - p.step))
+        held = memory(self.trainer.device)
         return (
             f"step {result.step} of {cfg.steps}  loss {result.loss:.3f} {sparkline(self.losses)}  "
-            f"{human_count(self._rate)} tokens/s{self.speed.text(self._rate)}  lr {result.lr:.2g}  "
-            f"{human_bytes(memory(self.trainer.device))}"
+            f"{human_count(self._rate)} tokens/s{self.speed.text(self._rate)}  lr {result.lr:.2g}"
+            f"{'' if held is None else f'  {human_bytes(held)}'}"
             f"{'' if self.display.moving else f'  {left} left'}"  # a moving bar says so itself
         )
 

@@ -1,7 +1,6 @@
 """Whether a resumed run is the same run: what was recorded of its recipe, its text and its machine is compared."""
 
 import json
-import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from onehop import __version__
 from onehop.base.errors import ConfigError
 from onehop.config.origins import leaves
 from onehop.config.recipe import Recipe
+from onehop.machine.here import processor
 
 # These may change: no sum of a step depends on them (train.steps moves the end, and with it the rate's curve).
 FREE = {
@@ -50,7 +50,8 @@ def record(
 
 def machine(device: torch.device) -> dict[str, Any]:
     """What else decides the bits: versions, processor, threads, and how products are rounded."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    cpu = f"{processor()}, {torch.backends.cpu.get_cpu_capability()}"  # with the instructions that PyTorch uses of it
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu
     return {
         "onehop": __version__,
         "torch": torch.__version__,
@@ -58,15 +59,6 @@ def machine(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "float32 products": torch.get_float32_matmul_precision(),
     }
-
-
-def processor() -> str:
-    """The processor's name and the instructions that PyTorch uses of it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(errors="replace").splitlines() if cpuinfo.is_file() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = named[0] if named else platform.processor() or platform.machine()
-    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def check_same(before: Record, now: Record, *, folder: Path, allow_changes: bool) -> list[str]:
