@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from onehop.config.data import DataConfig
 from onehop.config.effect import Listens, without_effect
 from onehop.config.ffn import GatedConfig, PlainConfig
-from onehop.config.model import ModelConfig, StackConfig
+from onehop.config.model import EncoderConfig, ModelConfig
 from onehop.config.part import Part, as_tuple, broken_rule
 from onehop.config.task import NextConfig, Task, misfits
 from onehop.config.tune import TuneConfig
@@ -216,7 +216,7 @@ class Recipe(Part):
                 f"dead_after={idle})."
             )
 
-    def _stacks(self) -> list[StackConfig]:
+    def _stacks(self) -> list[ModelConfig | EncoderConfig]:
         return [stack for stack in (self.model, self.model.encoder) if stack is not None]
 
     def _misfits_of_width(self, base: int) -> Iterator[str]:
