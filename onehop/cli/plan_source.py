@@ -8,6 +8,7 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from onehop.base.errors import CheckpointError, ConfigError, OnehopError, did_you_mean
+from onehop.base.hub import HubName, why_not_fetched
 from onehop.base.shipped import shipped, shipped_names
 from onehop.config.model import ModelConfig
 from onehop.config.named import presets
@@ -19,7 +20,6 @@ from onehop.config.read import model_from_dict, read
 from onehop.config.recipe import Recipe, TrainConfig
 from onehop.cost.account import wishes
 from onehop.formats.gguf.choose import pick
-from onehop.formats.hub import HubName, why_not
 
 RECIPE, CONFIG, GGUF = "recipe.toml", "config.json", ".gguf"
 
@@ -213,6 +213,6 @@ def _hub(asked: HubName, keys: Sequence[str]) -> Source:
     except (OSError, ValueError) as error:  # all that huggingface_hub raises is one of these
         raise CheckpointError(
             f"{asked.given} is no folder here, and as a hub name its config cannot be fetched: "
-            f"{why_not(asked, error)}. Or give a config.json."
+            f"{why_not_fetched(error, revision=asked.revision)}. Or give a config.json."
         ) from error
     return replace(_json(file, keys, ()), name=asked.given, kind="hub")

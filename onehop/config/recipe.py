@@ -7,7 +7,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from onehop.config.data import DataConfig
 from onehop.config.effect import Listens, without_effect
-from onehop.config.model import ModelConfig
+from onehop.config.ffn import GatedConfig, PlainConfig
+from onehop.config.model import EncoderConfig, ModelConfig
 from onehop.config.part import Part, as_tuple, broken_rule
 from onehop.config.task import NextConfig, Task, misfits
 from onehop.config.tune import TuneConfig
@@ -207,11 +208,20 @@ class Recipe(Part):
             )
         if train.width_transfer is not None:
             yield from self._misfits_of_width(train.width_transfer)
+        idle = TrainConfig.model_fields["dead_after"].default
+        blocks = [block for stack in self._stacks() for block in stack.layers()]
+        if train.dead_after != idle and all(isinstance(block.ffn, PlainConfig | GatedConfig) for block in blocks):
+            yield (
+                f"train.dead_after={train.dead_after} has no effect: this model has no experts. Leave it out (or "
+                f"dead_after={idle})."
+            )
+
+    def _stacks(self) -> list[ModelConfig | EncoderConfig]:
+        return [stack for stack in (self.model, self.model.encoder) if stack is not None]
 
     def _misfits_of_width(self, base: int) -> Iterator[str]:
         """Where the rules of `train.width_transfer` do not hold."""
-        both = (self.model, self.model.encoder)
-        stacks = [stack for stack in both if stack is not None]
+        stacks = self._stacks()
         latent = any(block.attention.kind == "latent" for stack in stacks for block in stack.layers())
         if latent or any(stack.embed.width is not None for stack in stacks):
             yield (

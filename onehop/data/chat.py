@@ -7,7 +7,7 @@ from onehop.base.errors import DataError, TextError
 from onehop.data.examples import Example
 from onehop.data.records import Record
 from onehop.text.tokenizer import Tokenizer
-from onehop.text.turns import learned_turns
+from onehop.text.turns import WEIGHT, learned_turns
 
 
 def chat_examples(records: Iterable[Record], tokenizer: Tokenizer) -> Iterator[Example]:
@@ -37,4 +37,8 @@ def _messages(record: dict[str, Any], where: str) -> list[dict[str, Any]]:
     for n, message in enumerate(messages, start=1):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise DataError(f"{where}: message {n} has no role. Use system, user or assistant.")
+        if message.get(WEIGHT) not in (None, 0, 1):
+            raise DataError(
+                f"{where}: message {n} has the weight {message[WEIGHT]!r}. Use 1 (learned) or 0 (shown only)."
+            )
     return messages

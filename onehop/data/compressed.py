@@ -11,8 +11,13 @@ from typing import Any, BinaryIO
 from onehop.base.errors import DataError, MissingExtra
 
 COMPRESSED = (".gz", ".zst")
-_PART = 1 << 16  # compressed bytes that are decompressed at once
+_PART = 1 << 12  # compressed bytes that are decompressed at once: as zstd, up to 128 kB of text for four of them
 _LARGEST_WINDOW = 1 << 31  # bytes: files that were made with zstd --long
+
+
+def ending_of(path: Path) -> str:
+    """The ending of a file's name or, where it is compressed, of what is inside: "a.jsonl.gz" -> ".jsonl"."""
+    return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
 @contextmanager
@@ -52,7 +57,8 @@ class _Frames(io.RawIOBase):
     def __init__(self, file: BinaryIO, new: Callable[[], Any]):
         self._file, self._new = file, new
         self._frame: Any = None
-        self._raw = self._ready = b""
+        self._raw = b""
+        self._ready = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -65,7 +71,7 @@ class _Frames(io.RawIOBase):
                     raise EOFError("it ends in the middle of a frame")
                 return 0
             self._frame = self._frame or self._new()
-            self._ready, self._raw = self._frame.decompress(self._raw), b""
+            self._ready, self._raw = memoryview(self._frame.decompress(self._raw)), b""
             if self._frame.eof:
                 self._raw, self._frame = self._frame.unused_data, None
         n = min(len(buffer), len(self._ready))

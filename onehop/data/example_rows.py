@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import torch
 
 from onehop.base.errors import DataError
 from onehop.data.draws import shuffled
@@ -71,11 +70,6 @@ def chat_rows(examples: Examples, table: WholeRows) -> Make:
         found = fill(examples.tokens, segments, **size)
         learned = fill(examples.learned, segments, **size)["targets"]  # whether the next token is one to learn
         found["targets"] = np.where(learned == 1, found["targets"], NO_TARGET)
-        return Batch(
-            **{name: torch.from_numpy(values) for name, values in found.items()},
-            n_targets=int((found["targets"] >= 0).sum()),
-            packed=bool((found["doc"] > 0).any()),
-            padded=bool((found["doc"] < 0).any()),
-        )
+        return Batch.of(found)
 
     return make

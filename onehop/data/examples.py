@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from onehop.base.errors import DataError
-from onehop.data.draws import uniform
 from onehop.data.shards import SIDES, Shards
+from onehop.data.split import Split
 
 NO_SOURCE: Sequence[int] = ()
 
@@ -58,12 +58,7 @@ def write_examples(folder: Path, examples: Sequence[Example], *, validation: flo
     """Split the examples by number and seed, and write both sides as arrays into `folder`. Refuses fewer than two."""
     if len(examples) < 2:
         raise DataError(f"there are {len(examples)} examples: training takes one, and validation another. Give more.")
-    at = uniform(np.arange(len(examples)), seed)
-    held = at < validation
-    if not held.any():
-        held[at.argmin()] = True
-    if held.all():
-        held[at.argmax()] = False
+    held = Split.among(len(examples), fraction=validation, seed=seed).chosen(len(examples))
     for name, wanted in zip(SIDES, (False, True), strict=True):
         _write(folder, name, [example for example, is_held in zip(examples, held, strict=True) if is_held == wanted])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onehop.base.errors import DataError
-from onehop.data.compressed import COMPRESSED, reading
+from onehop.data.compressed import ending_of, reading
 from onehop.data.tables import READERS as TABLES
 
 JSONL = (".jsonl", ".ndjson")
@@ -20,10 +20,9 @@ _SPLITS = "dataset_dict.json"  # of one with several splits
 
 def kind_of(path: Path) -> str:
     """How a file is read: ".parquet", ".arrow", ".jsonl", or "" for plain text; compressed or not."""
-    ending = Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
     if path.suffix in TABLES:
         return path.suffix
-    return JSONL[0] if ending in JSONL else ""
+    return JSONL[0] if ending_of(path) in JSONL else ""
 
 
 def find_files(files: Sequence[str | Path]) -> tuple[list[Path], int]:

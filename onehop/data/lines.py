@@ -3,10 +3,10 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from onehop.base.errors import DataError
-from onehop.data.compressed import reading
+from onehop.data.compressed import COMPRESSED, reading
 
 _PART = 1 << 20  # bytes of text that are read at once
 _MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark
@@ -24,31 +24,47 @@ def _between(handle: BinaryIO, separator: str | None) -> Iterator[tuple[int, byt
     if separator is None:
         yield 0, handle.read()
         return
-    border, rest, offset = separator.encode(), b"", 0
+    border, offset, rest = separator.encode(), 0, bytearray()
     while part := handle.read(_PART):
-        *whole, rest = (rest + part).split(border)
+        searched = max(len(rest) - len(border) + 1, 0)  # no border begins before that
+        rest += part
+        if rest.find(border, searched) < 0:
+            continue
+        *whole, last = bytes(rest).split(border)
         for data in whole:
             yield offset, data
             offset += len(data) + len(border)
-    yield offset, rest
+        rest = bytearray(last)
+    yield offset, bytes(rest)
 
 
 def json_documents(path: Path, field: str) -> Iterator[str]:
     """The `field` of every line that is not empty."""
+    for where, line in lines_of(path):
+        yield whole_characters(_field_of(line, field, where=where), where=where)
+
+
+def lines_of(path: Path) -> Iterator[tuple[str, str]]:
+    """("file:number", line) of every line that is more than white space."""
     offset = 0
     with reading(path) as handle:
         for number, line in enumerate(handle, start=1):
             text = decode(line, where=path, offset=offset)
             offset += len(line)
             if not text.isspace():
-                yield whole_characters(_field_of(text, field, where=f"{path}:{number}"), where=f"{path}:{number}")
+                yield f"{path}:{number}", text
+
+
+def parsed(line: str, *, where: str) -> Any:
+    """A line of JSON lines. Refuses broken JSON."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is not JSON ({error}). Each line must be one JSON object.") from error
 
 
 def _field_of(line: str, field: str, *, where: str) -> str:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where} is not JSON ({error}). Each line must be one JSON object.") from error
+    row = parsed(line, where=where)
     if isinstance(row, dict) and isinstance(row.get(field), str):
         return row[field]
     fields = row if isinstance(row, dict) else {}
@@ -64,7 +80,7 @@ def decode(data: bytes, *, where: Path, offset: int = 0) -> str:
         return (data.removeprefix(_MARK) if offset == 0 else data).decode("utf-8")
     except UnicodeDecodeError as error:
         at = data.index(error.object) + error.start
-        inside = " of the decompressed text" if where.suffix in (".gz", ".zst") else ""
+        inside = " of the decompressed text" if where.suffix in COMPRESSED else ""
         raise DataError(
             f"{where} is not UTF-8 text: byte 0x{data[at]:02x} at offset {offset + at}{inside}. Convert it "
             "(iconv -f latin1 -t utf-8), or leave it out."

@@ -10,7 +10,7 @@ from torch import Tensor
 from onehop.base.errors import DataError
 from onehop.data.live import Live, LiveRows
 from onehop.data.mixture import Mixture
-from onehop.data.rows import MixedRows, Rows, RowsOnce, ShardRows, with_padding
+from onehop.data.rows import Columns, MixedRows, Rows, RowsOnce, ShardRows, with_padding
 from onehop.data.shards import Shards
 
 PACKINGS = ("whole", "stream")
@@ -36,6 +36,16 @@ class Batch:
     padded: bool
     source: Tensor | None = None
     source_at: Tensor | None = None
+
+    @classmethod
+    def of(cls, rows: Columns) -> "Batch":
+        """Rows of packed documents as a batch."""
+        return cls(
+            **{name: torch.from_numpy(values) for name, values in rows.items()},
+            n_targets=int((rows["targets"] >= 0).sum()),
+            packed=bool((rows["doc"] > 0).any()),
+            padded=bool((rows["doc"] < 0).any()),
+        )
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on `device`; to a GPU the copy overlaps with what follows."""
@@ -76,7 +86,7 @@ class Loader:
 
     def batch(self, number: int) -> Batch:
         """Batch `number` (from 0) of the endless sequence."""
-        return _batch(self.rows.take(number * self.batch_size + np.arange(self.batch_size)))
+        return Batch.of(self.rows.take(number * self.batch_size + np.arange(self.batch_size)))
 
     def summary(self) -> str:
         """What the packing did, in one line."""
@@ -117,21 +127,12 @@ def evaluation_batches(
     n = n_all if n_rows is None else min(n_rows, n_all)
     for first in range(0, n, batch_size):
         found = rows.take(np.arange(first, min(first + batch_size, n)))
-        yield _batch(with_padding(found, n_rows=batch_size))
+        yield Batch.of(with_padding(found, n_rows=batch_size))
 
 
 def _check_packing(packing: str) -> None:
     if packing not in PACKINGS:
         raise DataError(f"data.packing={packing!r} does not exist. Use {' or '.join(PACKINGS)}.")
-
-
-def _batch(rows: dict[str, np.ndarray]) -> Batch:
-    return Batch(
-        **{name: torch.from_numpy(values) for name, values in rows.items()},
-        n_targets=int((rows["targets"] >= 0).sum()),
-        packed=bool((rows["doc"] > 0).any()),
-        padded=bool((rows["doc"] < 0).any()),
-    )
 
 
 def joined(batch: Batch) -> Batch:

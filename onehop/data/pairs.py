@@ -8,6 +8,7 @@ import torch
 
 from onehop.base.errors import DataError
 from onehop.data.examples import Example, Examples
+from onehop.data.lines import whole_characters
 from onehop.data.loader import Batch
 from onehop.data.pack import NO_TARGET
 from onehop.data.records import Record
@@ -34,7 +35,8 @@ def texts_of(records: Iterable[Record], fields: tuple[str, str]) -> Iterator[tup
                     f"{where} has no text in the field {field!r} (it has {found}). Say which fields hold source and "
                     "target: task.source=… task.target=…"
                 )
-        yield record[fields[0]], record[fields[1]]
+        source, target = (whole_characters(record[field], where=where) for field in fields)
+        yield source, target
 
 
 def pair_example(pair: tuple[str, str], tokenizer: Tokenizer, borders: Borders) -> Example:

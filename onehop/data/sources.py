@@ -11,6 +11,7 @@ from pathlib import Path
 
 from onehop.base.errors import DataError
 from onehop.base.units import human_bytes
+from onehop.data.compressed import COMPRESSED
 from onehop.data.corpora import CORPORA, Corpus
 from onehop.data.find import JSONL, find_files, kind_of
 from onehop.data.lines import json_documents, text_documents
@@ -201,7 +202,7 @@ def _contents(paths: Sequence[Path], *, whole: bool) -> list[tuple[str, str]]:
 
 
 def _is_plain(path: Path) -> bool:
-    return path.suffix not in (".gz", ".zst", *TABLES)
+    return path.suffix not in (*COMPRESSED, *TABLES)
 
 
 def _reader(path: Path, separator: str | None, text_field: str) -> Callable[[], Iterator[str]]:

@@ -43,12 +43,17 @@ class Split:
             if len(first) < 2:
                 raise DataError("the corpus is one character long. Give data.files with more text in them.")
             return cls(fraction, seed, single=True)
+        return cls.among(n, fraction=fraction, seed=seed) if n < _MANY else cls(fraction, seed)
+
+    @classmethod
+    def among(cls, n: int, *, fraction: float, seed: int) -> "Split":
+        """The split of `n` documents, two or more, of which each side gets one at least."""
         at = uniform(np.arange(n), seed)
         chosen = at < fraction
         moved = None
-        if n < _MANY and not chosen.any():
+        if not chosen.any():
             moved = int(at.argmin())
-        elif n < _MANY and chosen.all():
+        elif chosen.all():
             moved = int(at.argmax())
         return cls(fraction, seed, moved=moved)
 

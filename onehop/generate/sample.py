@@ -152,6 +152,8 @@ class Sampler:
         if limits.last is None:
             return logits
         full = [not r.ignore_eos and r.room(limits) == step + 1 for r in self.requests]
+        if not any(full):
+            return logits
         return torch.where(torch.tensor(full, device=self.device)[:, None], _nothing_but(limits.last, logits), logits)
 
     def keep(self, rows: Sequence[int]) -> None:

@@ -4,8 +4,12 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+if sys.platform != "win32":
+    import resource
 
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -27,14 +31,20 @@ def here(*, cards: bool = True) -> Machine:
 
 
 def peak_resident() -> int | None:
-    """The most bytes of memory that this process ever held (Linux's VmHWM); None where the system does not tell."""
+    """The most bytes of memory that this process ever held; None where the system does not tell.
+
+    Linux's VmHWM where it is: `getrusage` there counts what the program that began this one held.
+    """
     about = Path("/proc/self/status")
     lines = about.read_text().splitlines() if about.is_file() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+    told = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+    if told is not None or sys.platform == "win32":
+        return told
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def processor() -> str:
-    """The processor's name, where the system tells it."""
+    """The processor's name."""
     about = Path("/proc/cpuinfo")
     if about.is_file():
         for line in about.read_text(errors="replace").splitlines():

@@ -44,6 +44,7 @@ def _pictures(rows: Rows, best: float | None) -> Iterator[str]:
     def losses(axes: Any) -> None:
         _line(axes, rows, "loss", label="training", color="#9bb8d3")
         _line(axes, rows, "val_loss", label="validation", color="#1f5a99", marker="o", markersize=3)
+        _line(axes, rows, "ema_val_loss", label="validation of the average", color="#3d8b5f")
         if best is not None:
             axes.axhline(best, color="#b5442e", linestyle="--", linewidth=1, label="best possible")
         if axes.lines:

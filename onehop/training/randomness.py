@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-TORCH, CUDA = "generator/torch", "generator/cuda"
+GENERATORS = "generator/"
+TORCH, CUDA = f"{GENERATORS}torch", f"{GENERATORS}cuda"
 
 
 def has_own_parts(model: nn.Module) -> bool:

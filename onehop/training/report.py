@@ -21,8 +21,9 @@ SILENCE = 5.0  # seconds after which a log that is no terminal gets a line
 class Metrics:
     """metrics.jsonl: one object a line, with `step`, `tokens`, `loss`, `lr`, `grad_norm`, `tokens_per_s`.
 
-    Sometimes `val_loss`; where there are experts, their shares of the tokens by layer (`expert_load`) and how even
-    these are (`expert_entropy`, 1: even); `grad_norms`: the gradient's norm by layers; alarms: `spike`, `skipped`,
+    Sometimes `mfu`, `val_loss`, `ema_val_loss`; where there are experts, their shares of the tokens by layer
+    (`expert_load`), how even these are (`expert_entropy`, 1: even), and how undecided the routers are about a token
+    (`router_entropy`, nats); `grad_norms`: the gradient's norm by layers; alarms: `spike`, `skipped`,
     `dead_experts` ([layer, expert] each).
 
     Lines after `step`, which a run wrote that was killed before it saved, are dropped: it writes them again.

@@ -12,9 +12,11 @@ from onehop.parts.lora import adapters_of
 from onehop.training.checkpoints import TENSORS, read_about
 from onehop.training.ema import FOLDER as EMA
 from onehop.training.ema import PREFIX
+from onehop.training.randomness import GENERATORS
 from onehop.training.state import (
     Progress,
     beside_of,
+    fill,
     moments_of,
     put_beside,
     put_moments,
@@ -108,15 +110,13 @@ def restore(t: "Trainer", *, allow_changes: bool) -> None:
         put_weights(t.model, path / SINGLE)
     put_moments(t.model, t.optimizer, path / TENSORS)
     if t.average is not None:
-        found = read_tensors(path / TENSORS)
-        for name, value in t.average.tensors().items():
-            value.copy_(found[name])
+        fill(t.average.tensors(), path / TENSORS, prefix=PREFIX)
     t.progress = Progress(**about["progress"])
     t.alarms.restore(about["alarms"])
     if t.scaler is not None and about["scaler"]:
         t.scaler.load_state_dict(about["scaler"])
     if t.generators is not None:
-        t.generators.restore(read_tensors(path / TENSORS), about["generators"])
+        t.generators.restore(read_tensors(path / TENSORS, prefix=GENERATORS), about["generators"])
     t.notes += [f"{fault}; going on from step {t.progress.step}" for fault in faults]
     t.restored = path
 

@@ -29,7 +29,7 @@ from onehop.training.samples import drop_samples, sample, write_sample
 from onehop.training.setup import memory
 from onehop.training.speed import Speed, measure_peak
 from onehop.training.step import StepResult
-from onehop.training.tracked import planned_line
+from onehop.training.tracked import planned_line, planned_peak
 from onehop.training.trainer import Trainer
 from onehop.training.unchanged import machine
 from onehop.training.understanding import Understanding, ask, ask_pairs
@@ -80,6 +80,7 @@ class Session:
         self.losses: deque[float] = deque(maxlen=RECENT)
         self.speed = Speed(None, None)
         self._clock, self._targets, self._rate = time.perf_counter(), 0, 0.0
+        self._held = memory(trainer.device)  # asked with the rate: at each step it would cost what a small layer does
 
     def run(self) -> Run:
         """Train to the end, or until Ctrl-C, and save."""
@@ -127,6 +128,7 @@ class Session:
             self.display.say(line)
         if cfg.writes(result.step) or t.alarms.columns:
             self._rate = self._targets / max(time.perf_counter() - self._clock, 1e-9)
+            self._held = memory(t.device)
             row = self._row(result)
             if evaluate:
                 self.val_loss = row["val_loss"] = t.evaluate()
@@ -150,8 +152,8 @@ class Session:
         left = human_time(p.seconds / p.step * (cfg.steps - p.step))
         return (
             f"step {result.step} of {cfg.steps}  loss {result.loss:.3f} {sparkline(self.losses)}  "
-            f"{human_count(self._rate)} tokens/s{self.speed.text(self._rate)}  lr {result.lr:.2g}  "
-            f"{human_bytes(memory(self.trainer.device))}"
+            f"{human_count(self._rate)} tokens/s{self.speed.text(self._rate)}  lr {result.lr:.2g}"
+            f"{'' if self._held is None else f'  {human_bytes(self._held)}'}"
             f"{'' if self.display.moving else f'  {left} left'}"  # a moving bar says so itself
         )
 
@@ -194,6 +196,8 @@ class Session:
         )
         if t.recipe.tune.lora is not None or t.recipe.tune.freeze:
             say(share(t.model))
+        if t.progress.step < self.cfg.steps and (peak := self._planned_peak()) is not None:
+            say(peak)
         self._say_remarks()
         if any(block.attention.sees == "prefix" for block in t.recipe.model.layers()):
             say("attention.sees=prefix: plain text has no prefixes, so this run trains as if it said causal")
@@ -287,6 +291,12 @@ class Session:
                 say(f"held-out pairs: {u.accuracy:.1%} of {u.asked} answers are right, character by character")
                 continue
             say(f"held-out “{kind}” questions: {u.accuracy:.1%} right of {u.asked} (guessing: {u.chance:.0%})")
+
+    def _planned_peak(self) -> str | None:
+        """What the steps to come are planned to hold, by rows like those of the next one."""
+        t = self.trainer
+        packed = t.placed(t.loader.batch(t.progress.batches)).packed
+        return planned_peak(t.recipe, precision=t.precision, packed=packed, on_cpu=t.device.type == "cpu")
 
     def _planned(self) -> str | None:
         """What the run was planned to take, beside what it took; nothing before a step was taken."""

@@ -1,7 +1,5 @@
 """Where, how precisely and by which product to compute."""
 
-import resource
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -10,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from onehop.base.errors import ConfigError
+from onehop.machine.here import peak_resident
 from onehop.parts.linear import Product, made_by_amd, multiply_by, onednn
 
 
@@ -39,12 +38,9 @@ def loss_scaler(device: torch.device, precision: torch.dtype) -> torch.amp.GradS
     return torch.amp.GradScaler(device.type) if precision == torch.float16 else None
 
 
-def memory(device: torch.device) -> int:
-    """Most bytes that this process has held so far: on a GPU there, else in the machine's own memory."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+def memory(device: torch.device) -> int | None:
+    """Most bytes that this process has held so far: on a GPU there, else in the machine's memory, if it tells."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_resident()
 
 
 @contextmanager

@@ -68,7 +68,7 @@ class Speed:
         """For rows of `context` tokens."""
         flops = Plan(recipe.model).flops(new=context)
         known = counts(recipe) and not flops.missing
-        return cls(None if not known else TRAINING * (flops.products + flops.attention_seen) / context, peak)
+        return cls(None if not known else TRAINING * flops.seen / context, peak)
 
     def mfu(self, tokens_per_s: float) -> float | None:
         """Model FLOPs utilisation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B): the share of the peak."""

@@ -69,12 +69,12 @@ def moments_of(model: Transformer, optimizer: Optimizers, *, copy: bool) -> dict
 
 def put_weights(model: Transformer, file: Path) -> None:
     """Fill the model from a file, one tensor at a time, bit for bit."""
-    _put(model.state_dict(), file)
+    fill(model.state_dict(), file)
 
 
 def put_beside(model: Transformer, file: Path) -> None:
     """Give a model with adapters back what `beside_of` took."""
-    _put({BESIDE + name: tensor for name, tensor in _beside(model).items()}, file, prefix=BESIDE)
+    fill({BESIDE + name: tensor for name, tensor in _beside(model).items()}, file, prefix=BESIDE)
 
 
 def put_moments(model: Transformer, optimizer: Optimizers, file: Path) -> None:
@@ -96,7 +96,7 @@ def _beside(model: Transformer) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _put(own: Mapping[str, Tensor], file: Path, *, prefix: str = "") -> None:
+def fill(own: Mapping[str, Tensor], file: Path, *, prefix: str = "") -> None:
     """Fill tensors from a file, which holds just these among the names that begin with `prefix`."""
     with TensorFiles(read_header(file), file) as found:
         there = {name for name in found.entries if name.startswith(prefix)}

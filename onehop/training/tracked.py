@@ -5,14 +5,16 @@ from collections.abc import Callable, Iterable
 import torch
 
 from onehop.base.errors import ConfigError, OnehopError
+from onehop.base.units import human_bytes
 from onehop.config.recipe import Recipe
 from onehop.cost.account import account, wishes
 from onehop.cost.devices import Device, from_dict
-from onehop.cost.planned import Asked
+from onehop.cost.planned import Asked, Plan
 from onehop.machine import kept
 from onehop.machine.here import peak_resident
 from onehop.machine.live import LiveBytes
 from onehop.training.optimizer import Optimizers
+from onehop.training.speed import counts
 from onehop.training.step import StepResult
 
 
@@ -52,17 +54,9 @@ class Tracked:
 
 
 def planned_line(recipe: Recipe, tracked: Tracked, *, precision: torch.dtype, tokens_per_s: float) -> str | None:
-    """Planned beside measured, for the end of a run; None for a way to train that the planner does not know.
-
-    It knows steps in which all weights learn, and every token of a row is one to learn.
-    """
-    if recipe.task.kind != "next" or recipe.tune.lora is not None or recipe.tune.freeze:
-        return None
-    context = recipe.train.context or recipe.model.max_len
-    wish = {**wishes(recipe.train, context, packed=tracked.packed), "precision": str(precision).removeprefix("torch.")}
-    try:
-        asked = Asked(**wish)
-    except OnehopError:
+    """Planned beside measured, for the end of a run; None for a way to train that the planner does not know."""
+    asked = _asked(recipe, precision, packed=tracked.packed)
+    if asked is None:
         return None
     on_cpu = tracked.device.type == "cpu"
     return account(
@@ -74,6 +68,30 @@ def planned_line(recipe: Recipe, tracked: Tracked, *, precision: torch.dtype, to
         device=_measured() if on_cpu else None,
         on_cpu=on_cpu,
     )
+
+
+def planned_peak(recipe: Recipe, *, precision: torch.dtype, packed: bool, on_cpu: bool) -> str | None:
+    """The memory that is planned, for before the first step; None where `planned_line` has none.
+
+    packed: rows hold several documents.
+    """
+    asked = _asked(recipe, precision, packed=packed)
+    if asked is None:
+        return None
+    live = Plan(recipe.model).training_memory(asked, on_cpu=on_cpu).live
+    return f"memory: {human_bytes(live)} of tensors planned at the peak of a step"
+
+
+def _asked(recipe: Recipe, precision: torch.dtype, *, packed: bool) -> Asked | None:
+    """The recipe as the planner is asked for it."""
+    if not counts(recipe):
+        return None
+    context = recipe.train.context or recipe.model.max_len
+    wish = {**wishes(recipe.train, context, packed=packed), "precision": str(precision).removeprefix("torch.")}
+    try:
+        return Asked(**wish)
+    except OnehopError:
+        return None
 
 
 def _measured() -> Device | None:

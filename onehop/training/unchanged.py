@@ -50,7 +50,7 @@ def record(
 
 def machine(device: torch.device) -> dict[str, Any]:
     """What else decides the bits: versions, processor, threads, and how products are rounded."""
-    cpu = f"{processor()}, {torch.backends.cpu.get_cpu_capability()}"  # the latter: the instructions that PyTorch uses
+    cpu = f"{processor()}, {torch.backends.cpu.get_cpu_capability()}"  # with the instructions that PyTorch uses of it
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu
     return {
         "onehop": __version__,

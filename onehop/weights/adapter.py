@@ -24,7 +24,7 @@ from onehop.parts.lora import Adapted, LowRank, adapt, adapters_of
 from onehop.weights.native import same_names, write_json
 from onehop.weights.ops import OPS
 from onehop.weights.place import new_files
-from onehop.weights.safetensors_files import TensorFiles, read_header, write_tensors
+from onehop.weights.safetensors_files import read_tensors, write_tensors
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 FILES = (CONFIG, WEIGHTS)
@@ -34,6 +34,9 @@ OTHERWISE = {
     "use_dora": False, "bias": "none", "modules_to_save": None, "lora_bias": False, "layer_replication": None,
     "trainable_token_indices": None, "alora_invocation_tokens": None, "use_qalora": False,
 }  # fmt: skip
+# How PEFT may begin an adapter without changing the base; with any other way (pissa, corda, olora, loftq, lora_ga) the
+# tensors belong to another base than the one that is named.
+BEGUN = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 ROWS = {  # what an operation on matrices does to their rows; an adapter's `up` has the same rows
     "same": "same", "transpose": "same", "turned": "turned", "turned_last": "turned_last", "rows": "rows",
     "columns": "rows", "grouped_qkv": "grouped_qkv",
@@ -212,10 +215,19 @@ def _check(config: Mapping[str, Any], folder: Path) -> None:
         raise CheckpointError(f"{folder / CONFIG}: peft_type={kind!r} is no low-rank adapter. Give one of LORA.")
     for key, plain in OTHERWISE.items():
         if config.get(key, plain) not in (plain, [], {}, None):
-            raise CheckpointError(
-                f"{folder / CONFIG}: {key}={config[key]!r} changes what the adapter does, and is not known here. Merge "
-                "the adapter with PEFT (merge_and_unload), and open the result."
-            )
+            raise _otherwise(folder, key, config[key])
+    if config.get("init_lora_weights") not in BEGUN:
+        raise _otherwise(folder, "init_lora_weights", config["init_lora_weights"])
+    own = config.get("alpha_pattern") or {}
+    if not isinstance(own, dict) or not all(re.fullmatch(r"\^?[\w.]+", key) for key in own):
+        raise CheckpointError(f"{folder / CONFIG}: alpha_pattern={own!r} holds more than names of modules and numbers.")
+
+
+def _otherwise(folder: Path, key: str, value: Any) -> CheckpointError:
+    return CheckpointError(
+        f"{folder / CONFIG}: {key}={value!r} changes what the adapter does, and is not known here. Merge the adapter "
+        "with PEFT (merge_and_unload), and open the result."
+    )
 
 
 def _scale(config: Mapping[str, Any], path: str, rank: int) -> float:
@@ -224,12 +236,7 @@ def _scale(config: Mapping[str, Any], path: str, rank: int) -> float:
     A path's own α in alpha_pattern counts before the common one.
     """
     own = config.get("alpha_pattern") or {}
-    for key in own:
-        if not re.fullmatch(r"\^?[\w.]+", key):
-            raise CheckpointError(
-                f"{CONFIG}: alpha_pattern has {key!r}, an expression. Names of modules are known only."
-            )
-    fits = (a for key, a in own.items() if f".{path}".endswith(f".{key.removeprefix('^')}"))
+    fits = (a for key, a in own.items() if re.match(rf"(.*\.)?({key})$", path))  # as PEFT does it
     alpha = next(fits, config.get("lora_alpha"))
     if not isinstance(alpha, int | float) or isinstance(alpha, bool):
         raise CheckpointError(f"{CONFIG}: lora_alpha={alpha!r} is no number.")
@@ -240,13 +247,13 @@ def _read(file: Path) -> dict[str, Tensor]:
     """Every tensor of the adapter, in float32."""
     if not file.is_file():
         raise CheckpointError(f"{file} is missing: an adapter's weights. (Pickles, adapter_model.bin, are never read.)")
-    with TensorFiles(read_header(file), file) as tensors:
-        return {name: tensors.read(name).to(torch.float32, copy=True) for name in tensors.entries}
+    return {name: tensor.float() for name, tensor in read_tensors(file).items()}
 
 
 def _check_shapes(down: Tensor, up: Tensor, maps: Sequence[nn.Linear], *, where: str) -> None:
     d_in, d_out = maps[0].in_features, sum(m.out_features for m in maps)
-    needed = ((down.size(0), d_in), (d_out, down.size(0)))
+    rank = max(1, down.size(0))
+    needed = ((rank, d_in), (d_out, rank))
     if (tuple(down.shape), tuple(up.shape)) != needed:
         raise CheckpointError(
             f"{where}: its adapter has the shapes {tuple(down.shape)} and {tuple(up.shape)}, and this model needs "

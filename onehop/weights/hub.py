@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from onehop.base.errors import CheckpointError
+from onehop.base.hub import HubName, why_not_fetched
 from onehop.formats.gguf.choose import PREFERRED, UNNAMED, candidates, choose, label_of, spelt
 from onehop.formats.gguf.split import parts_of
-from onehop.formats.hub import HubName, why_not
-from onehop.weights.safetensors_files import CONVERT, INDEX, SINGLE
+from onehop.weights.safetensors_files import CONVERT, INDEX, SINGLE, weight_map
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model", "spiece.model", "*.tiktoken"]
 
@@ -25,12 +25,12 @@ def from_hub(asked: HubName) -> Path:
         return _cached(asked) or _fetched(asked)
     except HFValidationError as error:
         raise CheckpointError(f"{asked.given} is no folder here and no hub name: {error} Check the name.") from error
-    except (ValueError, OSError) as error:  # all that huggingface_hub raises is one of these
-        unreached = isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled)
+    except (ValueError, OSError) as error:  # the hub's own are kinds of OSError
+        unreached = isinstance(error, (LocalEntryNotFoundError, OfflineModeIsEnabled))
         second = _second_best(asked) if unreached else None
         if second is not None:
             return second
-        reason = why_not(asked, error)
+        reason = why_not_fetched(error, revision=asked.revision)
     raise CheckpointError(
         f"{asked.given} is no folder here, and as a hub name it cannot be fetched: {reason}. Or give a local folder."
     )
@@ -41,7 +41,7 @@ def _cached(asked: HubName) -> Path | None:
     folder, files = _in_cache(asked)
     if folder is None:
         return None
-    if asked.kind is None and _has_weights(folder):
+    if asked.kind is None and _has_weights(folder, whole=True):
         return folder
     wanted = spelt(asked.kind or PREFERRED[0])
     found = [name for name in files if label_of(name) == wanted]
@@ -107,5 +107,8 @@ def _kinds(names: list[str]) -> dict[str, tuple[str, ...]]:
     return {name: (label_of(name) or UNNAMED,) for name in names}
 
 
-def _has_weights(folder: Path) -> bool:
-    return (folder / SINGLE).is_file() or (folder / INDEX).is_file()
+def _has_weights(folder: Path, *, whole: bool = False) -> bool:
+    """Whether there are safetensors; whole: all of them, where fetching may have been broken off."""
+    if (folder / SINGLE).is_file() or not (folder / INDEX).is_file():
+        return (folder / SINGLE).is_file()
+    return not whole or all((folder / name).is_file() for name in set(weight_map(folder / INDEX).values()))

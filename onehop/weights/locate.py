@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from onehop.base.errors import CheckpointError, did_you_mean
+from onehop.base.hub import HubName
 from onehop.base.shipped import shipped, shipped_names
 from onehop.formats.folder import CONFIG, GGUF
 from onehop.formats.gguf.choose import pick
-from onehop.formats.hub import HubName
 from onehop.weights.hub import from_hub
 
 

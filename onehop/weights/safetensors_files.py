@@ -241,11 +241,17 @@ def _damaged(file: Path, what: str) -> CheckpointError:
     return CheckpointError(f"{file} is truncated or damaged: {what}. Get it again from its source.")
 
 
-def _read_shards(folder: Path) -> dict[str, Entry]:
-    index = folder / INDEX
+def weight_map(index: Path) -> dict[str, str]:
+    """Which file holds each tensor, as an index says. Raises CheckpointError where it does not."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
         raise CheckpointError(f"{index} has no weight_map. Get it again from its source.")
+    return places
+
+
+def _read_shards(folder: Path) -> dict[str, Entry]:
+    index = folder / INDEX
+    places = weight_map(index)
     entries: dict[str, Entry] = {}
     for file in sorted(set(places.values())):
         if Path(file).name != file or file in ("", ".", "..") or "\\" in file:
@@ -275,12 +281,12 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], *, metadata: Mappin
     file.chmod(mode)
 
 
-def read_tensors(file: Path, *, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """All tensors of one file, in memory of their own."""
+def read_tensors(file: Path, *, prefix: str = "", device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """The tensors of one file whose names begin with `prefix`, in memory of their own."""
     if not file.is_file():
         raise CheckpointError(f"{file} is missing.")
     with TensorFiles(read_header(file), file) as tensors:
-        return {name: tensors.read(name).to(device, copy=True) for name in tensors.entries}
+        return {name: tensors.read(name).to(device, copy=True) for name in tensors.entries if name.startswith(prefix)}
 
 
 def write_model(folder: Path, tensors: Iterable[tuple[str, Tensor]], *, max_bytes: int) -> None:

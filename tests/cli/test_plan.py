@@ -356,15 +356,24 @@ def test_this_machine_has_cores_and_memory():
     assert math.isfinite(machine.memory)
 
 
-@pytest.mark.parametrize("error", ["LocalEntryNotFoundError", "OfflineModeIsEnabled"])
-def test_a_hub_name_that_cannot_be_fetched_is_one_line(capsys, monkeypatch, error):
+def test_a_hub_name_that_cannot_be_fetched_is_one_line(capsys, monkeypatch):
     import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled, RevisionNotFoundError
 
-    def unreachable(*words, **options):
-        raise getattr(huggingface_hub.errors, error)("offline")
+    class Response:
+        headers, request = {}, None
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
-    assert "its config cannot be fetched: it is not in the local cache" in refusal(capsys, "someone/something")
+    for error, text in (
+        (LocalEntryNotFoundError("offline"), "it is not in the local cache"),
+        (OfflineModeIsEnabled("offline"), "it is not in the local cache"),
+        (RevisionNotFoundError("404", response=Response()), "it has no revision v9. Leave @v9 out"),
+    ):
+
+        def unreachable(*words, error=error, **options):
+            raise error
+
+        monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
+        assert f"its config cannot be fetched: {text}" in refusal(capsys, "someone/something@v9")
 
 
 def test_of_a_hub_model_the_config_alone_is_fetched(capsys, monkeypatch, tmp_path):

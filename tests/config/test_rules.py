@@ -325,6 +325,10 @@ BROKEN_RECIPES = [
         {"data": {"tokenizer": "characters"}},
         "data.vocab_size=300 has no effect: it needs tokenizer=bpe. Leave it out (or vocab_size=1024).",
     ),
+    (
+        {"train": {"dead_after": 5}},
+        "train.dead_after=5 has no effect: this model has no experts. Leave it out (or dead_after=100).",
+    ),
     ({"data": {"separator": "--"}}, "data.separator=-- has no effect: it needs files. Leave it out."),
     (
         {"model": {**BASE, "attention": {"n_heads": 4, "sees": "all"}, "vocab_size": None}},

@@ -10,21 +10,6 @@ from onehop.cost.weights import weights
 from tests.cost.random_configs import configs
 from tests.small_models import CONFIGS, encoder_decoder
 
-# Published totals: Radford et al. 2019 (its release), Touvron et al. 2023, Grattafiori et al. 2024, Jiang et al. 2023
-# and 2024, all as their released weights have them.
-TOTALS = {
-    "gpt2": 124_439_808,
-    "gpt2-medium": 354_823_168,
-    "gpt2-large": 774_030_080,
-    "gpt2-xl": 1_557_611_200,
-    "llama-2-7b": 6_738_415_616,
-    "llama-3-8b": 8_030_261_248,
-    "llama-3-70b": 70_553_706_496,
-    "mistral-7b": 7_241_732_096,
-    "mixtral-8x7b": 46_702_792_704,
-    "gemma-3-270m": 268_098_176,
-}
-
 
 def built(config):
     return {name: tuple(p.shape) for name, p in onehop.build(config, device="meta").named_parameters()}
@@ -49,11 +34,6 @@ def test_every_small_model_has_its_parameters(name):
 def test_a_random_config_has_the_parameters_of_the_built_model(config):
     assume(config is not None)
     assert planned(config) == built(config)
-
-
-@pytest.mark.parametrize("preset", TOTALS)
-def test_published_totals_come_out_exactly(preset):
-    assert count(weights(onehop.presets[preset])).total == TOTALS[preset]
 
 
 def test_a_config_from_elsewhere_gives_its_published_total():

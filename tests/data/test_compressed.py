@@ -2,11 +2,13 @@ import gzip
 import itertools
 import json
 import sys
+import tracemalloc
 
 import pytest
 
 from onehop.base.errors import DataError, MissingExtra
 from onehop.data import lines
+from onehop.data.compressed import reading
 from onehop.data.sources import open_source
 
 
@@ -51,6 +53,21 @@ def test_a_file_that_is_cut_off_or_damaged_is_refused_by_name(tmp_path, request,
         file.write_bytes(broken)
         with pytest.raises(DataError, match=rf"{name}{ending} is damaged or cut off \(.*[^.]\)\. Fetch it again, or"):
             list(open_source(files=[file]))
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_what_is_held_does_not_grow_with_how_well_a_file_is_compressed(tmp_path, request, ending):
+    file, n = tmp_path / f"a.txt{ending}", 1 << 28
+    file.write_bytes(compress(ending, bytes(n), request))
+    tracemalloc.start()
+    try:
+        with reading(file) as stream:
+            found = sum(len(stream.read(1 << 13)) for _ in range(1 << 12))  # in pieces, as lines are read
+        assert found == 1 << 25
+        # 4 kB are 1024 blocks of 128 kB at most, half of the file; gzip's own part is far smaller.
+        assert tracemalloc.get_traced_memory()[1] < 0.6 * n
+    finally:
+        tracemalloc.stop()
 
 
 def test_bytes_that_are_no_text_are_placed_in_the_decompressed_text(tmp_path):

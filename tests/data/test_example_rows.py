@@ -11,6 +11,7 @@ from onehop.data.chat import chat_examples
 from onehop.data.example_rows import RowLoader, chat_rows, evaluation_rows
 from onehop.data.examples import Example, Examples, write_examples
 from onehop.data.pack import NO_TARGET, pack_whole
+from onehop.data.pairs import texts_of
 from onehop.data.records import read_records, record_files
 from tests.text.test_turns import CHATML, TALK, tokenizer
 
@@ -73,6 +74,33 @@ def test_conversations_are_read_from_compressed_json_lines_too(tmp_path):
     ]
     assert found[0] == found[1]
     assert len(found[0]) == 3
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".jsonl"])
+def test_pairs_are_read_from_both_kinds_of_file_and_lines_are_told_by_number(tmp_path, ending):
+    file, pairs = tmp_path / f"a{ending}", [("a b", "c"), ("d", "e f")]
+    lines = ["\t".join(pair) if ending == ".tsv" else json.dumps(dict(zip("xy", pair, strict=True))) for pair in pairs]
+    file.write_text("\n\n".join(lines))
+
+    def read():
+        return list(texts_of(read_records(record_files([file]), columns=("x", "y")), ("x", "y")))
+
+    assert read() == pairs
+    file.write_text(file.read_text() + "\n5\n")
+    with pytest.raises(DataError, match=rf"a\{ending}:4 (has 1 columns: a pair has two|holds no JSON object)"):
+        read()
+
+
+def test_half_a_character_in_a_pair_is_refused_with_its_line():
+    records = [("a.jsonl:1", {"x": "a", "y": "b"}), ("a.jsonl:2", {"x": "a", "y": "\ud83d b"})]
+    with pytest.raises(DataError, match=r"^a\.jsonl:2 holds half a character \(\\ud83d\)\."):
+        list(texts_of(records, ("x", "y")))
+
+
+def test_a_weight_between_learned_and_not_is_refused():
+    talk = [TALK[0], {"role": "assistant", "content": "x", "weight": 0.5}]
+    with pytest.raises(DataError, match=r"^a:1: message 2 has the weight 0\.5\. Use 1 .* or 0 "):
+        list(chat_examples([("a:1", {"messages": talk})], tokenizer(CHATML)))
 
 
 def test_a_template_gets_the_tools_of_a_line():

@@ -23,8 +23,8 @@ def test_every_kind_of_model_passes(name):
     assert heard == found
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_precisions_pass_with_their_own_tolerance(dtype):
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 16), (torch.bfloat16, 12)])
+def test_other_precisions_pass_with_their_own_tolerance(dtype, most):
     found = verify(LanguageModel(small_model(CONFIGS["window"], dtype=dtype)))
     assert not [check for check in found if check.passed is False]
     compared = [check for check in found if check.tolerance]
@@ -32,8 +32,9 @@ def test_other_precisions_pass_with_their_own_tolerance(dtype):
     own, wide = ([c for c in compared if c.unit == f"eps of {unit}"] for unit in (name, "float32"))
     assert len(own) >= 9
     assert len(wide) == (1 if dtype == torch.float64 else 1 + len(own))  # 16 bits: every path in float32 too
-    # A path may lose what the definition loses, threefold, and one eps: that is 1 to 7 eps here, by the machine's sums.
-    assert all(1 < check.tolerance < 31 for check in own)
+    # A path may lose what the definition loses, threefold, and one eps. In float64 that hangs on the order in which a
+    # processor's library adds: below 3.7 eps were lost on an Intel, 4.6 on an AMD. In 16 bits 12 eps are 0.1 of a length.
+    assert all(1 < check.tolerance < most for check in own)
     assert all("the definition itself loses there" in check.reason for check in own)
 
 

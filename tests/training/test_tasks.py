@@ -249,7 +249,7 @@ def test_tables_of_two_columns_and_json_lines_are_the_same_pairs(tmp_path):
 def test_pairs_that_do_not_fit_into_a_row_are_left_out_and_counted(tmp_path):
     pairs(tmp_path)
     with (tmp_path / "pairs.jsonl").open("a") as file:
-        file.write("\n" + json.dumps({"source": "a" * 100, "target": "b"}) * 1)
+        file.write("\n" + json.dumps({"source": "a" * 100, "target": "b"}))
         file.write("\n" + json.dumps({"source": "a", "target": "b" * 100}))
     trainer = Trainer(recipe(tmp_path, "pairs", data={"validation": 0.001}))
     assert "2 longer than 32 tokens left out" in trainer.loader.summary()

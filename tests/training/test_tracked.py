@@ -32,6 +32,22 @@ def test_a_run_ends_with_its_account_and_the_plan_was_near(tmp_path):
     assert run.trainer.tracked.live > 0
 
 
+@pytest.mark.parametrize("packing", ["whole", "stream"])
+def test_the_planned_peak_is_told_before_the_first_step_and_again_in_the_account(tmp_path, packing):
+    console = Console(file=io.StringIO(), width=300)
+    wanted = recipe(tmp_path, data={"packing": packing})
+    onehop.train(wanted, console=console)
+    lines = console.file.getvalue().splitlines()
+    (first,) = [i for i, line in enumerate(lines) if line.endswith("of tensors planned at the peak of a step")]
+    assert first < lines.index("training")
+    (last,) = [line for line in lines if line.startswith("memory at the peak")]
+    size = re.match(r"memory: (\S+ \S+) of", lines[first])[1]
+    assert last.startswith(f"memory at the peak: {size} of tensors planned")
+    again = Console(file=io.StringIO(), width=300)
+    onehop.train(wanted, console=again, resume=True)  # no step is left
+    assert "planned at the peak of a step" not in again.file.getvalue()
+
+
 def test_a_run_of_one_step_has_nothing_tracked(tmp_path):
     console = Console(file=io.StringIO(), width=300)
     run = onehop.train(recipe(tmp_path, steps=1), console=console)

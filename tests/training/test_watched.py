@@ -137,6 +137,16 @@ def test_the_page_of_a_run_needs_nothing_else_and_shows_its_parts(tmp_path):
         assert said in reader.text, said
 
 
+@pytest.mark.parametrize(("row", "there"), [({}, False), ({"ema_val_loss": 2.0}, True)])
+def test_the_page_draws_the_loss_of_the_average_where_there_is_one(tmp_path, row, there):
+    rows = [{"step": step, "loss": 3.0, "val_loss": 2.5, **row} for step in (1, 2)]
+    options = {"facts": {}, "recipe": {}, "machine": {}, "samples": "", "best": None}
+    write_page(tmp_path / "a.html", rows, title="a run", **options)
+    page = (tmp_path / "a.html").read_text()
+    assert "<!-- validation -->" in page  # matplotlib writes a text beside the glyphs that it draws
+    assert ("<!-- validation of the average -->" in page) == there
+
+
 def test_what_a_run_says_cannot_break_its_page(tmp_path):
     evil = "<script>alert(1)</script>"
     options = {"facts": {evil: evil}, "recipe": {"about": evil}, "machine": {}, "samples": evil, "best": None}

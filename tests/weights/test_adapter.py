@@ -130,9 +130,12 @@ def test_load_adds_an_adapter_to_the_weights(tmp_path):
         ({"peft_type": "LOHA"}, "peft_type='LOHA' is no low-rank adapter"),
         ({"use_dora": True}, "use_dora=True changes what the adapter does"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save=.* changes what the adapter does"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights='pissa_niter_4' changes what the adapter does"),
+        ({"init_lora_weights": "OLoRA"}, "init_lora_weights='OLoRA' changes what the adapter does"),
         ({"bias": "all"}, "bias='all' changes what the adapter does"),
         ({"lora_alpha": "much"}, "lora_alpha='much' is no number"),
-        ({"alpha_pattern": {"(a|b)+": 3}}, "an expression"),
+        ({"alpha_pattern": {"(a|b)+": 3}}, "holds more than names of modules and numbers"),
+        ({"alpha_pattern": ["q_proj"]}, "holds more than names of modules and numbers"),
     ],
 )
 def test_another_kind_of_adapter_is_refused(tmp_path, change, text):
@@ -141,6 +144,32 @@ def test_another_kind_of_adapter_is_refused(tmp_path, change, text):
     file = tmp_path / "a" / CONFIG
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(CheckpointError, match=text):
+        read_adapter(small_model(config("llama")), tmp_path / "a")
+
+
+def test_a_pattern_means_the_names_that_peft_says_it_means(tmp_path):
+    """The end of a path from a dot on or, behind ^, all of it."""
+    save_adapter(adapted("llama"), tmp_path / "a", base="base", family=FAMILIES.get("llama"))
+    file, plain = tmp_path / "a" / CONFIG, small_model(config("llama"))
+    told = json.loads(file.read_text())
+
+    def changed(key):
+        file.write_text(json.dumps(told | {"alpha_pattern": {key: 2 * told["lora_alpha"]}}))
+        found = read_adapter(plain, tmp_path / "a")
+        return {name for name, adapter in found.items() if adapter.scale > 1.5 * told["lora_alpha"] / told["r"]}
+
+    assert changed("q_proj") == {"layers.0.attention.wq", "layers.1.attention.wq"}
+    assert changed("layers.1.self_attn.q_proj") == {"layers.1.attention.wq"}
+    assert changed("^model.layers.1.self_attn.q_proj") == {"layers.1.attention.wq"}
+    assert changed("^q_proj") == changed("proj") == set()
+
+
+def test_an_adapter_without_width_is_refused(tmp_path):
+    save_adapter(adapted("llama"), tmp_path / "a", base="base")
+    file = tmp_path / "a" / WEIGHTS
+    none = {name: t[:0] if "lora_A" in name else t[:, :0].contiguous() for name, t in load_file(file).items()}
+    save_file(none, file)
+    with pytest.raises(CheckpointError, match=r"its adapter has the shapes \(0, 16\) .* needs \(1, 16\)"):
         read_adapter(small_model(config("llama")), tmp_path / "a")
 
 

@@ -1,5 +1,6 @@
 """A hub name is taken from the cache, or fetched: of several GGUF files the one that is asked for, no other."""
 
+import json
 import shutil
 from fnmatch import fnmatch
 
@@ -114,6 +115,25 @@ def test_safetensors_come_first_unless_a_kind_is_asked_for(hub):
     hub.put("config.json", "model.safetensors", "m-Q4_K_M.gguf")
     assert locate("me/model") == hub.cache(None)
     assert locate("me/model:Q4_K_M") == hub.cache(None) / "m-Q4_K_M.gguf"
+
+
+def test_shards_of_which_one_is_missing_in_the_cache_are_fetched_again(hub):
+    """Fetching was broken off: the index and some shards are there."""
+    shards = [f"model-{i:05}-of-00003.safetensors" for i in (1, 2, 3)]
+    hub.put("config.json", *shards)
+    index = {"weight_map": {f"a.{i}": name for i, name in enumerate(shards)}}
+    (hub.revision(None) / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert locate("me/model") == hub.cache(None)
+    hub.asked.clear()
+    assert locate("me/model") == hub.cache(None)
+    assert hub.asked == [], "all of it is in the cache"
+    (hub.cache(None) / shards[1]).unlink()
+    assert locate("me/model") == hub.cache(None)
+    assert (hub.cache(None) / shards[1]).is_file()
+    (hub.cache(None) / shards[1]).unlink()
+    hub.online = False
+    with pytest.raises(CheckpointError, match=r"hub cannot be reached\. Go online once"):
+        locate("me/model")
 
 
 def test_all_parts_of_a_file_are_fetched_and_a_set_that_is_not_whole_is_not_taken_from_the_cache(hub):

@@ -61,8 +61,8 @@ def pick(folder: Path, wanted: str | None = None) -> Path | None:
     A file's own general.file_type tells what it is, then its name. Of a model in several files it is the first.
     """
     names = candidates(file.name for file in folder.glob("*.gguf"))
-    if not names and wanted is None:
-        return None
+    if len(names) <= 1 and wanted is None:  # nothing to choose, so no header is read for it
+        return folder / names[0] if names else None
     return choose({folder / name: _kinds(folder / name) for name in names}, wanted, where=str(folder))
 
 

@@ -52,7 +52,7 @@ def read_model(file: Path) -> Header:
             f"{file} is one of {count} parts of a model; its folder lacks {', '.join(missing[:SHOWN])}{more}. Get "
             "what is missing from the same source."
         )
-    headers = [read_header(part) for part in files]
+    headers = [given if part == file else read_header(part) for part in files]
     for no, header in enumerate(headers):
         told = header.metadata.get(NO), header.metadata.get(COUNT)
         if told != (no, count):

@@ -1,4 +1,4 @@
-"""Names of models on the Hugging Face hub, and in words why one cannot be fetched."""
+"""Names of models on the Hugging Face hub, and what its refusals mean, in words. No torch."""
 
 import re
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class HubName:
         return None if found is None else cls(given, found["name"], found["revision"], found["kind"])
 
 
-def why_not(asked: HubName, error: Exception) -> str:
-    """What an error of huggingface_hub means, without a full stop."""
+def why_not_fetched(error: Exception, *, revision: str | None) -> str:
+    """The reason that huggingface_hub's error gives and, where one is known, what to do about it."""
     from huggingface_hub.errors import (
         GatedRepoError,
         LocalEntryNotFoundError,
@@ -32,12 +32,12 @@ def why_not(asked: HubName, error: Exception) -> str:
         RevisionNotFoundError,
     )
 
-    if isinstance(error, GatedRepoError):
+    if isinstance(error, GatedRepoError):  # before the next, of which it is a kind
         return "its owner asks you to agree to terms on its page and to log in (hf auth login)"
     if isinstance(error, RepositoryNotFoundError):
         return "the hub has no such model, or it is private (hf auth login)"
     if isinstance(error, RevisionNotFoundError):
-        return f"it has no revision {asked.revision}. Leave @{asked.revision} out for the newest"
-    if isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
+        return f"it has no revision {revision}. Leave @{revision} out for the newest"
+    if isinstance(error, (LocalEntryNotFoundError, OfflineModeIsEnabled)):
         return "it is not in the local cache and the hub cannot be reached. Go online once"
     return (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
