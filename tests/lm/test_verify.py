@@ -33,7 +33,8 @@ def test_other_precisions_pass_with_their_own_tolerance(dtype, most):
     assert len(own) >= 9
     assert len(wide) == (1 if dtype == torch.float64 else 1 + len(own))  # 16 bits: every path in float32 too
     # A path may lose what the definition loses, threefold, and one eps. In float64 that hangs on the order in which a
-    # processor's library adds: below 3.7 eps were lost on an Intel, 4.6 on an AMD. In 16 bits 12 eps are 0.1 of a length.
+    # processor's library adds: below 3.7 eps were lost on an Intel, 4.6 on an AMD. In 16 bits 12 eps are 0.1 of a
+    # length.
     assert all(1 < check.tolerance < most for check in own)
     assert all("the definition itself loses there" in check.reason for check in own)
 
