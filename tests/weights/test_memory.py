@@ -85,6 +85,9 @@ print(max(peak[0], anonymous()) - before, sum(p.nbytes for p in model.parameters
 """
 
 
+LEAST = 0.8  # shows that the model was seen; it lies in part where the small one, and what reading it took, lay before
+
+
 def peak_and_size(folder, dtype):
     """The most anonymous memory while the model in folder/large is loaded, and the bytes of its weights."""
     done = subprocess.run(
@@ -108,7 +111,7 @@ def test_loading_takes_at_most_1_15_times_the_loaded_model(tmp_path, dtype):
     save_native(build(decoder(**LARGE), seed=0), tmp_path / "large")
     peak, size = peak_and_size(tmp_path, dtype)
     assert size > (50e6 if dtype == "float32" else 25e6)
-    assert 0.9 * size < peak <= 1.15 * size, peak / size
+    assert LEAST * size < peak <= 1.15 * size, peak / size
 
 
 EXPERTS = {"kind": "moe", "d_ff": 256, "n_experts": 4, "n_active": 2, "renormalise": True}
@@ -131,7 +134,7 @@ def test_layouts_that_cut_and_join_tensors_take_no_more(tmp_path, family, dtype)
         save_hf(build(config, seed=0), tmp_path / name, family=FAMILIES.get(family))
     peak, size = peak_and_size(tmp_path, dtype)
     assert size > (50e6 if dtype == "float32" else 25e6)
-    assert 0.9 * size < peak <= 1.15 * size, peak / size
+    assert LEAST * size < peak <= 1.15 * size, peak / size
 
 
 def test_shards_and_a_padded_vocabulary_are_read(tmp_path):
