@@ -19,6 +19,7 @@ MEMORY, STEPS = 10, 400  # steps that L-BFGS remembers, and takes at most
 # Starts: appendix D.2's grid of α, β, e, a, b, two steps coarser.
 GRID = ((0.0, 0.5, 1.0, 1.5, 2.0), (0.0, 0.5, 1.0, 1.5, 2.0), (-1.0, 0.0, 1.0), (0.0, 10.0, 20.0), (0.0, 10.0, 20.0))
 FLAT = 1e-3  # an exponent by which a thousand times as much lowers a term by less than 1 %
+SEEN = 1e-4  # the share of the loss by which a term has to fall among the points for its exponent to mean something
 LOWEST, AMONG = 24, 5  # starts that are followed to their end; different sizes that a fit needs
 
 
@@ -48,12 +49,7 @@ def fit(points: Points, *, resamples: int = 100, seed: int = 0) -> Fit:
     starts = starts[np.argsort(_objective(starts, points)[0])[:LOWEST]]
     found = _minimise(starts, points)
     best = found[np.argmin(_objective(found, points)[0])]
-    for exponent, what in zip(best[:2], ("parameters", "tokens"), strict=True):
-        if exponent <= FLAT:
-            raise DataError(
-                f"in these points the loss does not fall with more {what} (exponent {exponent:.2g}), so no law of this "
-                "form holds for them. Give runs of more different sizes and lengths."
-            )
+    _check_falls(best, points)
     generator = np.random.default_rng(seed)
     resampled = []
     for _ in range(resamples):
@@ -88,6 +84,19 @@ def _check(points: Points) -> None:
             "five constants take at least 5 runs, of 3 model sizes and 3 numbers of tokens. "
             f"Here: {len(points.n)}, of {sizes} and {lengths}."
         )
+
+
+def _check_falls(x: Array, points: Points) -> None:
+    """Both terms fall among the points: neither flat (α of nothing) nor vanished (A of nothing, and then any α)."""
+    alpha, beta, _, a, b = map(float, x)
+    for exponent, scale, amounts, what in ((alpha, a, points.n, "parameters"), (beta, b, points.d, "tokens")):
+        at_least, at_most = (np.exp(scale - exponent * np.log(amount)) for amount in (amounts.min(), amounts.max()))
+        if exponent <= FLAT or at_least - at_most <= SEEN * points.loss.min():
+            raise DataError(
+                f"in these points the loss does not fall with more {what} (exponent {exponent:.2g} of a term of "
+                f"{at_least:.2g}), so no law of this form holds for them. Give runs of more different sizes "
+                "and lengths."
+            )
 
 
 def _grid() -> Array:

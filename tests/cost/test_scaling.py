@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onehop.base.errors import ConfigError, DataError
-from onehop.cost.fit import fit, points
+from onehop.cost.fit import _check_falls, fit, points
 from onehop.cost.scaling import LAWS, PF_DAY, Law, for_budget, for_model, for_serving, law, spread
 
 PARAMETRIC = [found for found in LAWS if isinstance(found, Law)]
@@ -126,6 +126,15 @@ def test_points_whose_loss_does_not_fall_with_size_are_refused(n_exponent):
     rows = [(n, d, 1.5 + 0.01 * n**n_exponent + 400 / d**0.3) for n in (1e7, 1e8, 1e9) for d in (1e9, 1e10, 1e11)]
     with pytest.raises(DataError, match=r"the loss does not fall with more parameters \(exponent"):
         fit(points(rows), resamples=2)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.34, 2.9])
+def test_a_term_that_vanished_is_refused_whatever_its_exponent(alpha):
+    """A of nothing fits a loss that does not depend on N as well as an exponent of nothing: chance decides which."""
+    found = np.array([alpha, 0.3, np.log(1.5), -30.0, np.log(400.0)])
+    rows = [(n, d, 1.5 + 400 / d**0.3) for n in (1e7, 1e8, 1e9) for d in (1e9, 1e10, 1e11)]
+    with pytest.raises(DataError, match="does not fall with more parameters"):
+        _check_falls(found, points(rows))
 
 
 def test_a_law_that_does_not_exist_is_answered_with_the_nearest():
