@@ -142,7 +142,7 @@ def trainer(
     model = onehop.build(config).train()
     pick_product(model, torch.device("cpu"))
     compute_again(model, recompute)
-    moves = make_optimizer(model, cfg)
+    moves = make_optimizer(model, cfg, precision=torch_dtype(precision))
     batches = [rows_of(rows, length, config.vocab_size) for _ in range(micro)]
     step = partial(training_step, model, moves, batches, cfg=cfg, precision=torch_dtype(precision))
     step(index=0)

@@ -186,5 +186,6 @@ def _working(weights: Sequence[Weight], plan: TrainingPlan) -> float:
     if plan.optimizer != "muon":
         return 0.0
     sizes = [(w.shape[-1] * w.shape[-2], min(w.shape[-2:]) ** 2) for w in hidden_matrices(weights)]
-    # the update in float32; in 16 bits the matrix, its successor and two squares of its shorter side
-    return max((WIDE * size + 2 * 2 * size + 2 * 2 * square for size, square in sizes), default=0.0)
+    number = 2 if plan.run.precision == "bfloat16" else WIDE
+    # the update in float32; in the products' type the matrix, its successor and two squares of its shorter side
+    return max((WIDE * size + number * 2 * (size + square) for size, square in sizes), default=0.0)

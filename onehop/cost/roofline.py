@@ -22,7 +22,7 @@ from onehop.cost.traffic import least_bytes
 from onehop.cost.weights import Weight
 
 ADAMW_BYTES = 28  # per parameter, in float32: p, gradient and two moments read, p and moments written
-NEWTON_SCHULZ = 5  # rounds that torch.optim.Muon takes
+NEWTON_SCHULZ = 5  # rounds that Muon takes
 TOUCHED = 3  # times that a kept number is read or written: by its product, by its gradient, and that gradient's own
 
 
@@ -93,7 +93,7 @@ class Work:
         found = self._passes(run, micro_batches, recompute)
         if optimizer != "muon":
             return found
-        moving = muon_flops(self.weights) / self.device.peak("bfloat16")
+        moving = muon_flops(self.weights) / self.device.peak("bfloat16" if run.precision == "bfloat16" else "float32")
         return replace(found, seconds=found.seconds + moving, compute_s=found.compute_s + moving)
 
     def _passes(self, run: Run, micro_batches: int, recompute: str) -> Phase:

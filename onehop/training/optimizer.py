@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from onehop.config.recipe import Role, TrainConfig
+from onehop.training.muon import Muon
 from onehop.training.roles import is_hidden, roles
 
 Named = tuple[str, Role, nn.Parameter]
@@ -41,7 +42,7 @@ class Optimizers:
         """The groups in numbers: which optimizer, roles, tensors and weights, what decay and share of the rate."""
         return [
             {
-                "optimizer": "muon" if isinstance(member, StackedMuon) else "adamw",
+                "optimizer": "muon" if isinstance(member, Muon) else "adamw",
                 "roles": group["roles"],
                 "tensors": len(group["params"]),
                 "weights": sum(p.numel() for p in group["params"]),
@@ -54,10 +55,13 @@ class Optimizers:
         ]
 
 
-def make_optimizer(model: nn.Module, cfg: TrainConfig, *, width: int | None = None) -> Optimizers:
+def make_optimizer(
+    model: nn.Module, cfg: TrainConfig, *, width: int | None = None, precision: torch.dtype = torch.float32
+) -> Optimizers:
     """The optimizer that `train.optimizer` names, over the parameters that need gradients.
 
-    width: the model's d_model, from which `train.width_transfer` takes each role's share of the rate.
+    width: the model's d_model, from which `train.width_transfer` takes each role's share of the rate. precision: of
+    the run's products, and of Muon's.
     """
     by_name = roles(model)
     named = [(name, by_name[name], p) for name, p in model.named_parameters() if p.requires_grad]
@@ -65,7 +69,7 @@ def make_optimizer(model: nn.Module, cfg: TrainConfig, *, width: int | None = No
     taken = {name for name, _, _ in hidden}
     share = 1.0 if cfg.width_transfer is None or width is None else cfg.width_transfer / width
     rest = adamw([one for one in named if one[0] not in taken], cfg, share=share)
-    return Optimizers(*([muon(hidden, cfg)] if hidden else []), rest)
+    return Optimizers(*([muon(hidden, cfg, precision)] if hidden else []), rest)
 
 
 def adamw(named: Sequence[Named], cfg: TrainConfig, *, share: float = 1.0) -> torch.optim.AdamW:
@@ -88,50 +92,11 @@ def adamw(named: Sequence[Named], cfg: TrainConfig, *, share: float = 1.0) -> to
     return torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas, eps=cfg.eps, fused=True)
 
 
-def muon(named: Sequence[Named], cfg: TrainConfig) -> "StackedMuon":
-    """Muon (Jordan et al. 2024), its steps scaled to AdamW's size, so that one learning rate serves both.
-
-    The scale is that of Liu et al. 2025, arXiv:2502.16982, section 2.2.
-    """
+def muon(named: Sequence[Named], cfg: TrainConfig, dtype: torch.dtype) -> Muon:
+    """Muon for the hidden matrices. It multiplies in bfloat16 where the run does, else in float32."""
     decay = cfg.weight_decay if "matrices" in cfg.weight_decay_on else 0.0
     group = _group([(role, p) for _, role, p in named], decay=decay, share=1.0)
-    return StackedMuon(group, lr=cfg.lr, adjust_lr_fn="match_rms_adamw")
-
-
-class StackedMuon(torch.optim.Muon):
-    """PyTorch's Muon, which takes matrices only, for stacks of matrices (E, d_out, d_in) too: each by itself.
-
-    Between steps a stack's momentum is one tensor of its shape in `state`, as a matrix's is.
-    """
-
-    def __init__(self, group: dict[str, Any], **options: Any):
-        whole = group["params"]
-        self._matrices = [p for p in whole if p.dim() == 2]
-        # A stack's matrices share its memory.
-        self._stacks = [(p, [nn.Parameter(m) for m in p.detach().unbind()]) for p in whole if p.dim() == 3]
-        slices = [matrix for _, stack in self._stacks for matrix in stack]
-        super().__init__([{**group, "params": [*self._matrices, *slices]}], **options)
-        self.param_groups[0]["params"] = whole  # but in a step: who looks for gradients finds those of the stacks
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move all matrices."""
-        group, slices = self.param_groups[0], []
-        for stack, matrices in self._stacks:
-            if stack.grad is None:
-                continue
-            if "momentum_buffer" not in self.state[stack]:
-                self.state[stack]["momentum_buffer"] = torch.zeros_like(stack.grad)
-            momentum = self.state[stack]["momentum_buffer"]
-            for i, matrix in enumerate(matrices):
-                matrix.data, matrix.grad = stack.detach()[i], stack.grad[i]
-                self.state[matrix] = {"momentum_buffer": momentum[i]}
-            slices += matrices
-        whole, group["params"] = group["params"], [*self._matrices, *slices]
-        super().step(closure)
-        group["params"] = whole
-        for matrix in slices:
-            del self.state[matrix]
-            matrix.grad = None
+    return Muon([group], lr=cfg.lr, dtype=dtype if dtype == torch.bfloat16 else torch.float32)
 
 
 def _group(found: Sequence[tuple[Role, nn.Parameter]], *, decay: float, share: float) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class Trainer:
         recompute(self.model, cfg.recompute)
         told: dict[str, Any] = {"note": self.notify, "say": self.remarks.append}
         self.loss_of = pick_loss(cfg, self.device, one_shape=not self.recipe.task.encoder, **told)
-        self.optimizer = make_optimizer(self.model, cfg, width=width)
+        self.optimizer = make_optimizer(self.model, cfg, width=width, precision=self.precision)
         self.average = None if cfg.ema is None else Average(self.model, cfg.ema)
 
     @property

@@ -70,6 +70,7 @@ TRAINED = {
     "a chunked loss": (small(vocab_size=4000), {"chunk": 32}),
     "a chunked loss in bfloat16": (small(vocab_size=4000), {"chunk": 32, "precision": "bfloat16"}),
     "muon, few tokens": (small(d_model=128), {"optimizer": "muon", "rows": 1, "length": 16}),
+    "muon in bfloat16": (small(d_model=128), {"optimizer": "muon", "rows": 1, "length": 16, "precision": "bfloat16"}),
     "muon, experts": (small(ffn=MOE), {"optimizer": "muon", "rows": 1, "length": 16}),
     "few ids": (small(vocab_size=32, n_layers=6), {}),
 }
@@ -104,7 +105,7 @@ def tracked_step(
     model = onehop.build(config).train()
     pick_product(model, torch.device("cpu"))
     recompute(model, again)
-    optimizer = make_optimizer(model, cfg)
+    optimizer = make_optimizer(model, cfg, precision=torch_dtype(precision))
     batches = [rows_of(rows, length, config.vocab_size, packed) for _ in range(micro)]
     step = partial(training_step, model, optimizer, batches, cfg=cfg, precision=torch_dtype(precision))
     step(index=0)

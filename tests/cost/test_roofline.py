@@ -140,12 +140,14 @@ def test_blocks_that_are_computed_again_take_a_forward_pass_more_and_the_head_do
     assert again.memory_s > plain.memory_s
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
 @pytest.mark.parametrize("where", [device("H200"), HERE], ids=["of the table", "measured"])
-def test_muon_takes_its_arithmetic_once_a_step(where):
-    config, run = decoder(d_model=64, n_layers=4, ffn={"kind": "gated", "d_ff": 128}), Run(2, 32)
+def test_muon_takes_its_arithmetic_once_a_step(where, precision):
+    config = decoder(d_model=64, n_layers=4, ffn={"kind": "gated", "d_ff": 128})
+    run = Run(2, 32, precision)
     for micro in (1, 4):
         adamw, muon = (work(config, where).train(run, micro_batches=micro, optimizer=o) for o in ("adamw", "muon"))
-        expected = muon_flops(weights(config)) / where.peak("bfloat16")
+        expected = muon_flops(weights(config)) / where.peak(precision)
         assert muon.seconds - adamw.seconds == pytest.approx(expected)
 
 

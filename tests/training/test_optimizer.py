@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from onehop.config.recipe import TrainConfig
+from onehop.training.muon import Muon, orthogonal
 from onehop.training.optimizer import make_optimizer
 from onehop.training.roles import roles
 from tests.small_models import CONFIGS, MOE, decoder, encoder_decoder, small_model
@@ -76,7 +77,7 @@ def test_a_stack_of_experts_moves_as_so_many_matrices_under_muon():
     stack = model.layers[0].ffn.w1
     apart = [torch.nn.Parameter(matrix.clone()) for matrix in stack.detach()]
     theirs = torch.optim.Muon(apart, lr=cfg.lr, weight_decay=cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
-    ours = make_optimizer(model, cfg)
+    ours = make_optimizer(model, cfg, precision=torch.bfloat16)
     for seed in range(3):
         with_gradients(model, seed)
         for matrix, gradient in zip(apart, stack.grad, strict=True):
@@ -86,11 +87,31 @@ def test_a_stack_of_experts_moves_as_so_many_matrices_under_muon():
         assert torch.equal(stack.detach(), torch.stack([m.detach() for m in apart]))
     momentum = ours.state[stack]["momentum_buffer"]
     assert torch.equal(momentum, torch.stack([theirs.state[m]["momentum_buffer"] for m in apart]))
-    assert ours.state.keys() == set(model.parameters())  # nothing is left of the slices
+    assert ours.state.keys() == set(model.parameters())
     listed = {p for group in ours.param_groups for p in group["params"]}
     assert listed == set(model.parameters())  # what unscales or forgets gradients finds the stacks
     ours.zero_grad()
     assert stack.grad is None
+
+
+@pytest.mark.parametrize("shape", [(24, 40), (40, 24), (1, 8)])
+def test_matrices_are_made_orthogonal_in_float32_as_in_bfloat16_and_better(shape):
+    """Near U·Vᵀ: singular values in the band around 1 that the quintic's rounds reach."""
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    u, _, vt = torch.linalg.svd(matrix, full_matrices=False)
+    exact, coarse = orthogonal(matrix, torch.float32), orthogonal(matrix, torch.bfloat16).float()
+    turned = u.T @ exact @ vt.T
+    assert torch.linalg.norm(turned - turned.diag().diag()) < 1e-4  # float32's sums over 15 products
+    assert ((turned.diag() > 0.3) & (turned.diag() < 1.3)).all()
+    assert torch.linalg.norm(coarse - exact) < 0.05 * torch.linalg.norm(exact)  # 8 bits, and the same 15 products
+    assert torch.linalg.norm(u.T @ coarse @ vt.T - turned) > torch.linalg.norm(turned - turned.diag().diag())
+
+
+def test_muon_multiplies_as_the_run_does():
+    model = small_model(EXPERTS)
+    for precision, dtype in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32), (torch.float32,) * 2):
+        moves = make_optimizer(model, settings(optimizer="muon"), precision=precision)
+        assert [m.dtype for m in moves.members if isinstance(m, Muon)] == [dtype]
 
 
 def test_muon_leaves_embedding_head_norms_and_biases_to_adamw():

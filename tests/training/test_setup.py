@@ -42,9 +42,13 @@ def test_bfloat16_is_native_where_it_is_quicker(monkeypatch, tiles, instructions
     assert setup.has_native_bf16(torch.device("cpu")) == native
 
 
-@pytest.mark.parametrize(("amd", "product"), [(True, onednn), (False, F.linear)])
-def test_the_processors_maker_decides_the_float32_product(monkeypatch, amd, product):
+@pytest.mark.parametrize(
+    ("amd", "wide", "product"), [(True, True, onednn), (True, False, F.linear), (False, True, F.linear)]
+)
+def test_the_processor_decides_the_float32_product(monkeypatch, amd, wide, product):
+    """Where oneDNN has AVX-512, and MKL does not use it."""
     monkeypatch.setattr(setup, "made_by_amd", lambda: amd)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: wide, raising=False)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     model = build(decoder())
