@@ -215,3 +215,12 @@ def test_the_figures_of_the_readme_are_those_of_the_results():
     expected.append(f"1.919 after {min(first[1:]):.0f} to {max(first[1:]):.0f} seconds, and 1.80 after")
     expected.append(f"{min(ours[0][1:]):.0f} to {max(ours[0][1:]):.0f};")
     assert [text for text in expected if text not in README] == []
+
+
+def test_the_best_rates_of_the_page_are_those_of_the_results():
+    found, page = results("width_transfer"), (ROOT / "docs" / "optimizing.md").read_text()
+    for way, name in (("without", "as it is"), ("with", "`width_transfer = 64`")):
+        best = found["best_rate"][way]
+        loss = min(r["loss"] for r in found["runs"] if r["transfer"] == (way == "with") and r["width"] == 512)
+        cells = [f"{best[str(width)]:.4f}" for width in (64, 128, 256, 512)]
+        assert f"| {name} | {' | '.join(cells)} | {loss:.3f} |" in page
