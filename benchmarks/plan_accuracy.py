@@ -1,8 +1,9 @@
 """How near the planner comes: predicted against tracked memory and counted FLOPs, and against measured time.
 
 Memory and FLOPs do not depend on what else the machine does. Times do: run that part on a quiet machine. Its
-calibration and all models take turns within one run, because a machine's memory may change its pace; medians over the
-rounds. Writes benchmarks/results/plan_accuracy.json, keeping the part that was not asked for.
+calibration and all models take turns within one run, because a machine may change its pace; medians over the rounds,
+the error's over each round's own. Writes benchmarks/results/plan_accuracy.json, keeping the part that was not asked
+for.
 """
 
 import argparse
@@ -77,20 +78,29 @@ GRID: dict[str, tuple[ModelConfig, int, int, dict[str, Any]]] = {
     "Muon, few tokens": (shape(d_model=512, attention={"n_heads": 8}), 1, 64, {"optimizer": "muon"}),
     "many ids, untied": (shape(vocab_size=32768, head={"tied": False}), 2, 256, {}),
 }  # fmt: skip
-# name -> config, precision: what times are compared for
+SHAPES: dict[str, ModelConfig] = {
+    "4 × 256, gated": shape(n_layers=4),
+    "8 × 512, gated": shape(n_layers=8, d_model=512, ffn={"kind": "gated", "d_ff": 1408}),
+    "6 × 768, plain, multi-head": shape(
+        d_model=768, attention={"n_heads": 12}, ffn={"kind": "plain", "d_ff": 3072}, vocab_size=16384
+    ),
+    "16 × 384, gated": shape(n_layers=16, d_model=384, attention={"n_heads": 6}, ffn={"kind": "gated", "d_ff": 1024}),
+    "6 × 256, layer norms, biases": CLASSIC,
+    "12 × 320, multi-query": shape(
+        n_layers=12, d_model=320, attention={"n_heads": 5, "n_kv_heads": 1}, ffn={"kind": "gated", "d_ff": 896}
+    ),
+    "4 × 640, a window": shape(
+        n_layers=4, d_model=640, attention={"n_heads": 10, "window": 128}, ffn={"kind": "gated", "d_ff": 1728}
+    ),
+    "3 × 1024, few ids": shape(
+        n_layers=3, d_model=1024, attention={"n_heads": 16, "n_kv_heads": 4}, ffn={"kind": "gated", "d_ff": 2816},
+        vocab_size=512,
+    ),
+}  # fmt: skip
+# name -> config, precision: what times are compared for, in bfloat16 where the machine has it
 TIMED: dict[str, tuple[ModelConfig, str]] = {
-    f"{name}, {precision}": (config, precision)
-    for precision in ("float32", "bfloat16")
-    for name, config in {
-        "4 × 256, gated": shape(n_layers=4),
-        "8 × 512, gated": shape(n_layers=8, d_model=512, ffn={"kind": "gated", "d_ff": 1408}),
-        "6 × 768, plain, multi-head": shape(
-            d_model=768, attention={"n_heads": 12}, ffn={"kind": "plain", "d_ff": 3072}, vocab_size=16384
-        ),
-        "16 × 384, gated": shape(
-            n_layers=16, d_model=384, attention={"n_heads": 6}, ffn={"kind": "gated", "d_ff": 1024}
-        ),
-    }.items()
+    **{f"{name}, float32": (config, "float32") for name, config in SHAPES.items()},
+    **{f"{name}, bfloat16": (config, "bfloat16") for name, config in list(SHAPES.items())[:4]},
 }
 
 
@@ -190,7 +200,7 @@ def _row(name: str, predicted: float, measured: float) -> dict[str, Any]:
 
 def timed(*, rounds: int, small: int) -> dict[str, Any]:
     """Tokens/s of training, prefill and decoding, predicted from a calibration that is measured in between."""
-    bench = Bench(tries=3, shortest=0.02)
+    bench = Bench(tries=3, shortest=0.03, pick=statistics.fmean)
     native = has_native_bf16(torch.device("cpu"))
     chosen = {name: pair for name, pair in TIMED.items() if native or pair[1] == "float32"}
     calls = {name: phases(*pair, small=small) for name, pair in chosen.items()}
@@ -200,17 +210,25 @@ def timed(*, rounds: int, small: int) -> dict[str, Any]:
         devices.append(measure(here(cards=False), bench=bench, report=lambda line: None, small=small))
         for name, by_phase in calls.items():
             for phase, (call, _) in by_phase.items():
-                call()
-                began = time.perf_counter()
-                call()
-                seconds.setdefault((name, phase), []).append(time.perf_counter() - began)
+                seconds.setdefault((name, phase), []).append(sustained(call))
     rows = []
     for (name, phase), taken in seconds.items():
-        expected = statistics.median(predicted(*chosen[name], phase, device, small=small) for device in devices)
-        measured = calls[name][phase][1] / statistics.median(taken)
-        error = round(expected / measured - 1, 4)
-        rows.append({"name": name, "phase": phase, "predicted": expected, "measured": measured, "error": error})
+        expected = [predicted(*chosen[name], phase, device, small=small) for device in devices]
+        measured = [calls[name][phase][1] / one for one in taken]
+        ratio = statistics.median(e / m for e, m in zip(expected, measured, strict=True))
+        medians = {"predicted": statistics.median(expected), "measured": statistics.median(measured)}
+        rows.append({"name": name, "phase": phase, **medians, "error": round(ratio - 1, 4)})
     return {"machine": devices[-1].source, "rounds": rounds, "rows": rows}
+
+
+def sustained(call: Callable[[], Any], *, warm: float = 0.3, timed: float = 0.5) -> float:
+    """Seconds of one call among so many that they fill `timed` seconds, behind others that bring all into place."""
+    for least in (warm, timed):
+        n, began = 0, time.perf_counter()
+        while (taken := time.perf_counter() - began) < least or not n:
+            call()
+            n += 1
+    return taken / n
 
 
 ROWS, LENGTH, STEPS = 4, 256, 16

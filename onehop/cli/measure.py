@@ -15,6 +15,7 @@ from onehop.machine.here import Machine
 from onehop.machine.measure import (
     Bench,
     attention_rates,
+    function_rates,
     linear_rates,
     pass_bandwidth,
     peak,
@@ -40,7 +41,7 @@ def measure(machine: Machine, *, bench: Bench, report: Callable[[str], None], sm
         name = str(dtype).removeprefix("torch.")
         report(f"products and attention in {name}")
         linear[name] = linear_rates(bench, dtype, _prepared, width=1024 // small, nbytes=(1 << 27) // small**2)
-        trained[name] = trained_rates(bench, partial(_product, dtype), width=512 // small)
+        trained[name] = trained_rates(bench, partial(_product, dtype), width=384 // small)
         flops[name] = max(peak(bench, dtype, width=2048 // small), *linear[name].values(), *trained[name].values())
         forward[name], backward[name] = attention_rates(bench, dtype, attend, length=512 // small)
         report(f"a layer's own time in {name}")
@@ -48,7 +49,8 @@ def measure(machine: Machine, *, bench: Bench, report: Callable[[str], None], sm
         layers["training"][name] = _training_layer(bench, dtype)
     report("memory")
     bandwidth, passes = read_bandwidth(bench, nbytes=(1 << 29) // small), pass_bandwidth(bench)
-    pace = Pace(linear, trained, forward, backward, passes, layers)
+    functions = dict(zip(("forward", "back"), function_rates(bench, torch.nn.functional.silu), strict=True))
+    pace = Pace(linear, trained, forward, backward, passes, functions, layers)
     threads = torch.get_num_threads()
     where = f"{machine.processor}, {threads} thread{'s' * (threads != 1)}, measured"
     return Device("this machine", float(machine.memory), bandwidth, flops, where, "cpu", pace)

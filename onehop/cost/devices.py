@@ -39,7 +39,8 @@ class Pace:
 
     `linear`: FLOP/s of a linear map in inference, by type and number of rows, its weight not in a cache; `trained`: of
     a training step's three products. `attention`, `attention_back`: of fused attention, forward and its gradient.
-    `passes`: bytes/s of operations number by number. `per_layer`: seconds that a layer takes beside its arithmetic, by
+    `passes`: bytes/s of operations number by number. `functions`: numbers/s through an activation function, forward and
+    back. `per_layer`: seconds that a layer takes beside its arithmetic, by
     phase (decode, prefill, training) and type.
     """
 
@@ -48,6 +49,7 @@ class Pace:
     attention: Mapping[str, float]
     attention_back: Mapping[str, float]
     passes: float
+    functions: Mapping[str, float]
     per_layer: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
@@ -131,6 +133,7 @@ def to_dict(found: Device) -> dict[str, Any]:
             "attention": dict(p.attention),
             "attention_back": dict(p.attention_back),
             "passes": p.passes,
+            "functions": dict(p.functions),
             "per_layer": {phase: dict(by) for phase, by in p.per_layer.items()},
         }
     return out
@@ -147,7 +150,7 @@ def from_dict(raw: Mapping[str, Any]) -> Device:
             {d: {int(n): float(r) for n, r in by.items()} for d, by in pace[key].items()}
             for key in ("linear", "trained")
         )
-        rest = {key: pace[key] for key in ("attention", "attention_back", "passes", "per_layer")}
+        rest = {key: pace[key] for key in ("attention", "attention_back", "passes", "functions", "per_layer")}
         return Device(**fields, pace=Pace(linear, trained, **rest))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(

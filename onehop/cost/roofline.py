@@ -2,7 +2,7 @@
 
 For a device of the table this is a bound that nothing beats: its maker's figures, with nothing lost. For a machine that
 was measured the parts are added: products at the rate they were measured to have at this number of rows, attention,
-what goes number by number, and what a layer costs beside its arithmetic.
+activation functions, what goes number by number, and what a layer costs beside its arithmetic.
 """
 
 import itertools
@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from onehop.config.ffn import MoEConfig
 from onehop.config.model import ModelConfig
 from onehop.cost.activations import Run
 from onehop.cost.devices import Device
@@ -23,6 +24,7 @@ from onehop.cost.weights import Weight
 
 ADAMW_BYTES = 28  # per parameter, in float32: p, gradient and two moments read, p and moments written
 NEWTON_SCHULZ = 5  # rounds that Muon takes
+READ = 2  # times that what a sublayer makes is written or read in a forward pass
 TOUCHED = 3  # times that a kept number is read or written: by its product, by its gradient, and that gradient's own
 
 
@@ -85,8 +87,9 @@ class Work:
             return found
         seconds = plan.batch * flops.products / _rate(pace.linear, plan.dtype, tokens)
         seconds += plan.batch * flops.attention_seen / _of(pace.attention, plan.dtype)
-        kept = self._kept(Run(plan.batch, plan.context, plan.computes))
-        return self._added(found, seconds + kept / pace.passes, "prefill", plan.dtype)
+        passed = READ * self._kept(Run(plan.batch, plan.context, plan.computes))
+        seconds += passed / pace.passes + tokens * bent(self.config) / pace.functions["forward"]
+        return self._added(found, seconds, "prefill", plan.dtype)
 
     def train(self, run: Run, *, micro_batches: int = 1, recompute: str = "none", optimizer: str = "adamw") -> Phase:
         """One optimizer step over `micro_batches` passes; blocks may be computed again on the way back."""
@@ -115,6 +118,9 @@ class Work:
         seconds += rows * (flops.attention_seen + again.attention_seen) / _of(pace.attention, run.precision)
         seconds += 2 * rows * flops.attention_seen / _of(pace.attention_back, run.precision)
         seconds += (kept + logits) / pace.passes + ADAMW_BYTES * total / self.device.bandwidth
+        curves = tokens * (bent(self.config) + self.config.need_vocab())  # those of the logits are softmax's
+        seconds += curves * sum(1 / rate for rate in pace.functions.values())
+        seconds += (recompute != "none") * tokens * bent(self.config) / pace.functions["forward"]
         return self._added(found, seconds, "training", run.precision, times=micro_batches)
 
     def _bound(self, tokens: int, flops: float, moved: float, dtype: str) -> Phase:
@@ -138,8 +144,18 @@ class Work:
         return total + (self.config.need_vocab() * (self.config.embed.width or self.config.d_model) if tied else 0)
 
     def _kept(self, run: Run) -> float:
-        """Bytes that go through the memory once in a forward pass: what training would keep."""
+        """Bytes that sublayers make in a forward pass: what training would keep."""
         return sum(sub.kept for layer in layers_kept(self.config, self.weights, run) for sub in layer)
+
+
+def bent(config: ModelConfig) -> float:
+    """Numbers per token that go through an activation function; in parts of a user's own, those of their `d_ff`."""
+    total = 0.0
+    for stack in (config, *([] if config.encoder is None else [config.encoder])):
+        for ffn in (block.ffn for block in stack.layers()):
+            met = ffn.n_active if isinstance(ffn, MoEConfig) else 1
+            total += met * getattr(ffn, "d_ff", 0) + (getattr(ffn, "d_ff_shared", 0) or 0)
+    return total
 
 
 def muon_flops(weights: Sequence[Weight]) -> float:

@@ -56,10 +56,36 @@ def read_bandwidth(bench: Bench, *, nbytes: int = 1 << 29) -> float:
     return nbytes / bench.seconds(x.sum)
 
 
-def pass_bandwidth(bench: Bench, *, nbytes: int = 1 << 22) -> float:
-    """bytes/s of an operation number by number on tensors as large as a layer's activations: two read, one written."""
-    a, b = (torch.ones(nbytes // 4, device=bench.device) for _ in range(2))
-    return 3 * nbytes / bench.seconds(lambda: a * b)
+def pass_bandwidth(bench: Bench, *, nbytes: int = 1 << 22, held: int = 1 << 27) -> float:
+    """bytes/s of an operation number by number on tensors as large as a layer's activations: two read, one written.
+
+    `held` bytes of them take turns: kept for a gradient they have left the caches when it comes.
+    """
+    pairs = [
+        [torch.ones(nbytes // 4, device=bench.device) for _ in range(2)] for _ in range(max(1, held // nbytes // 2))
+    ]
+
+    def call() -> None:
+        for a, b in pairs:
+            a * b
+
+    return 3 * nbytes * len(pairs) / bench.seconds(call)
+
+
+def function_rates(
+    bench: Bench, function: Callable[[Tensor], Tensor], *, numbers: int = 1 << 20
+) -> tuple[float, float]:
+    """Numbers/s that go through an activation function, and through its gradient."""
+    x = torch.randn(numbers, device=bench.device, requires_grad=True)
+    g = torch.ones(numbers, device=bench.device)
+    with torch.no_grad():
+        forward = bench.seconds(lambda: function(x))
+
+    def both() -> None:
+        function(x).backward(g)
+        x.grad = None
+
+    return numbers / forward, numbers / max(bench.seconds(both) - forward, 1e-9)
 
 
 def peak(bench: Bench, dtype: torch.dtype, *, width: int = 2048) -> float:
@@ -94,7 +120,7 @@ def linear_rates(
 
 
 def trained_rates(
-    bench: Bench, step: Callable[[Tensor, Tensor], Tensor], *, width: int = 512, rows: Sequence[int] = TRAINED_ROWS
+    bench: Bench, step: Callable[[Tensor, Tensor], Tensor], *, width: int = 384, rows: Sequence[int] = TRAINED_ROWS
 ) -> dict[int, float]:
     """FLOP/s of a linear map's three products, forward and backward, by rows; `step(x, w)` gives x · wᵀ."""
     w = torch.randn(2 * width, width, device=bench.device, requires_grad=True)

@@ -69,6 +69,16 @@ def test_the_docs_show_the_figures_that_were_measured():
         assert trained["flops_predicted"] == trained["flops_counted"]
 
 
+def test_the_docs_show_the_times_that_were_measured():
+    """How near they are is for the machine to say that measured them, and for the reader: times are no test."""
+    text = (ROOT / "docs" / "planner.md").read_text()
+    found = json.loads((ROOT / "benchmarks" / "results" / "plan_accuracy.json").read_text())["time"]["rows"]
+    assert len(found) >= 3 * 8
+    for phases in zip(*[iter(found)] * 3, strict=True):  # training, prefill, decode
+        cells = [f"{row['predicted']:.0f} | {row['measured']:.0f} | {row['error']:+.0%}" for row in phases]
+        assert f"| {phases[0]['name']} | {' | '.join(cells)} |" in text
+
+
 def test_the_public_door_answers_as_the_design_says():
     found = onehop.plan(presets["llama-3-8b"]).kv_cache_bytes(batch=8, context=131072, dtype="bfloat16")
     assert found == 8 * 131072 * 131072  # 128 kB a token

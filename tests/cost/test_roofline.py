@@ -1,6 +1,8 @@
 """Traffic, devices and the time of a phase: hand cases, and what must grow with what."""
 
 import itertools
+import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -78,7 +80,7 @@ def test_every_device_has_figures_and_a_source():
 
 PACE = Pace(
     linear={"float32": {1: 1e10, 64: 1e11}}, trained={"float32": {64: 1e11}}, attention={"float32": 1e11},
-    attention_back={"float32": 1e11}, passes=1e10,
+    attention_back={"float32": 1e11}, passes=1e10, functions={"forward": 1e9, "back": 2e9},
     per_layer={"decode": {"float32": 1e-4}, "training": {"float32": 1e-3}},
 )  # fmt: skip
 HERE = Device("here", 16e9, 4e10, {"float32": 2e11}, "measured", "cpu", PACE)
@@ -149,6 +151,25 @@ def test_muon_takes_its_arithmetic_once_a_step(where, precision):
         adamw, muon = (work(config, where).train(run, micro_batches=micro, optimizer=o) for o in ("adamw", "muon"))
         expected = muon_flops(weights(config)) / where.peak(precision)
         assert muon.seconds - adamw.seconds == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("ffn", "bent"),
+    [
+        ({"kind": "gated", "d_ff": 128}, 4 * 128),
+        ({"kind": "moe", "d_ff": 32, "n_experts": 8, "n_active": 2, "d_ff_shared": 64}, 4 * (2 * 32 + 64)),
+    ],
+)
+def test_activation_functions_and_softmax_take_their_time_on_a_measured_machine(ffn, bent):
+    config, run = decoder(d_model=64, n_layers=4, ffn=ffn), Run(2, 32)
+    free = replace(HERE, pace=replace(PACE, functions={"forward": math.inf, "back": math.inf}))
+    forward, both = 1e-9, 1e-9 + 0.5e-9  # by PACE
+    for again, more in (("none", 0.0), ("block", 64 * bent * forward)):
+        taken, rest = (work(config, where).train(run, recompute=again).seconds for where in (HERE, free))
+        assert taken - rest == pytest.approx(64 * (bent + config.vocab_size) * both + more)
+    plan = InferencePlan(batch=2, context=32, dtype="float32")
+    taken, rest = (work(config, where).prefill(plan).seconds for where in (HERE, free))
+    assert taken - rest == pytest.approx(64 * bent * forward)
 
 
 def test_on_a_measured_machine_less_memory_takes_more_time():
