@@ -113,6 +113,11 @@ def _adapters(model: Transformer, cfg: TuneConfig, *, seed: int) -> dict[str, Lo
             raise ConfigError(f"tune.lora.targets={pattern} names no linear map. {did_you_mean(pattern, _known(maps))}")
     generator = torch.Generator().manual_seed(seed)
     chosen = {n: m for n, m in maps.items() if any(fnmatchcase(n, pattern) for pattern in cfg.lora.targets)}
+    full = max((min(m.in_features, m.out_features) for m in chosen.values()), default=cfg.lora.rank)
+    if cfg.lora.rank > full:
+        raise ConfigError(
+            f"tune.lora.rank={cfg.lora.rank} is more than any change of these maps can have. They take at most {full}."
+        )
     return {n: fresh(m, rank=cfg.lora.rank, alpha=cfg.lora.alpha, generator=generator) for n, m in chosen.items()}
 
 

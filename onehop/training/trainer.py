@@ -243,10 +243,12 @@ class Trainer:
         self.alarms.hear(result)
         if result.skipped and not overflow:
             note_skipped(self.out / SKIPPED, result, micro)
-        if p.in_a_row == cfg.max_skipped:
+        nothing_moved = p.step == cfg.steps == p.skipped
+        if p.in_a_row == cfg.max_skipped or nothing_moved:
             kept = "" if overflow else f" (their token ids are in {self.out / SKIPPED})"
             raise self._diverged(
-                f"the gradients of {cfg.max_skipped} steps in a row, up to step {result.step}, were not finite{kept}"
+                f"the gradients of {p.in_a_row} step{'s in a row' * (p.in_a_row > 1)}, up to step {result.step}, "
+                f"were not finite{kept}"
             )
 
     def sample_prompt(self) -> Sequence[int] | None:

@@ -85,6 +85,18 @@ def test_so_many_broken_steps_in_a_row_end_the_run_also_over_a_resume(tmp_path, 
     assert [row["step"] for row in lines(tmp_path, "skipped.jsonl")] == [2, 4, 5]  # the run stands at step 5
 
 
+@pytest.mark.parametrize(("steps", "said"), [(1, "of 1 step, up to step 1,"), (2, "of 2 steps in a row, up to step 2")])
+def test_a_run_of_which_no_step_moved_anything_has_not_succeeded(tmp_path, break_steps, steps, said):
+    break_steps(1, 2)
+    with pytest.raises(OnehopError, match=said):
+        list(Trainer(recipe(tmp_path, steps=steps)).steps())
+
+
+def test_a_run_of_which_one_step_moved_ends_well(tmp_path, break_steps):
+    break_steps(1, 3)
+    assert [result.skipped for result in Trainer(recipe(tmp_path, steps=3)).steps()] == [True, False, True]
+
+
 def test_a_spike_rings_once_when_it_begins_and_slow_changes_do_not():
     generator = torch.Generator().manual_seed(0)
     noise = (0.05 * torch.randn(400, generator=generator)).tolist()

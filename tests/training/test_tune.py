@@ -239,6 +239,7 @@ def test_a_pooled_model_is_trained_on(tmp_path, base):
         (["model.d_model=32"], "model.d_model=32 contradicts tune.init=.*, which has 16. Leave model.d_model out."),
         (["tune.freeze=embd.*"], "tune.freeze=embd.* names no parameter. Did you mean embed"),
         (["tune.freeze=*"], "freezes every parameter: nothing is left to learn"),
+        (["tune.lora.rank=17"], r"tune.lora.rank=17 is more than any change of these maps .* They take at most 16\."),
         (["tune.lora.targets=*.wz"], r"tune.lora.targets=\*.wz names no linear map"),
         (["tune.lora.rank=4", "tune.freeze=embed.*"], "has no effect with tune.lora"),
         (["tune.lora.rank=4", "tune.init=none", "model.preset=tiny"], "it needs tune.init"),
