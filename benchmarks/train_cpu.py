@@ -28,10 +28,13 @@ from torch import Tensor, nn
 import onehop
 from onehop.config import ModelConfig
 from onehop.config.recipe import TrainConfig
+from onehop.cost.flops import TRAINING
+from onehop.cost.planned import Plan
 from onehop.data.loader import Batch
 from onehop.machine.here import processor
 from onehop.training.optimizer import make_optimizer
 from onehop.training.setup import pick_product
+from onehop.training.speed import measure_peak
 from onehop.training.step import training_step
 
 
@@ -76,13 +79,14 @@ def of_size(name: str, rounds: int) -> dict:
     contestants = {who: build(size) for who, (build, needs) in CONTESTANTS.items() if needs is None or find_spec(needs)}
     times = measured(contestants, size, rounds=rounds)
     found: dict = {"shape": vars(size)}
-    for precision in PRECISIONS:
+    for precision, dtype in PRECISIONS.items():
         rates = {who: size.rows * size.context / statistics.median(times[who, precision]) for who in contestants}
         ahead = {
             who: {other: ahead_of(times, (who, precision), (other, precision)) for other in others if other in rates}
             for who, others in OURS.items()
         }
         found[precision] = {"tokens_per_second": {who: round(rate, 1) for who, rate in rates.items()}, "ahead": ahead}
+        found[precision] |= shares(size, dtype, {who: rates[who] for who in OURS})
         print(name, precision, *(f"{who} {rate:.0f}" for who, rate in rates.items()), sep=", ")
         for who, others in ahead.items():
             print(f"  {who} over", *(f"{other} {ratio:.2f}" for other, ratio in others.items()), flush=True)
@@ -90,6 +94,15 @@ def of_size(name: str, rounds: int) -> dict:
     found["16 bits over plain float32"] = {who: ahead_of(times, (who, half), plain_float32) for who in OURS}
     print("  16 bits over plain float32:", found["16 bits over plain float32"])
     return found
+
+
+def shares(size: Size, dtype: torch.dtype, rates: dict[str, float]) -> dict:
+    """FLOP/s of the largest products that this machine was measured to reach, and onehop's share of them (MFU)."""
+    peak = measure_peak(torch.device("cpu"), dtype)
+    assert peak is not None, "a CPU has a clock"
+    flops = {who: TRAINING * Plan(SHAPES[who](size)).flops(new=size.context).seen / size.context for who in OURS}
+    mfu = {who: round(flops[who] * rate / peak.flops_per_s, 3) for who, rate in rates.items()}
+    return {"peak_flops_per_second": round(peak.flops_per_s), "share_of_peak": mfu}
 
 
 def ahead_of(times: dict, one: tuple[str, str], other: tuple[str, str]) -> float:
@@ -127,9 +140,9 @@ def batch(seed: int, size: Size) -> Batch:
     )
 
 
-def gpt2_parts(size: Size) -> Step:
+def gpt2_parts(size: Size) -> ModelConfig:
     """GPT-2's parts: LayerNorm, learned positions, GELU."""
-    return ours(
+    return shaped(
         size,
         norm={"kind": "layer", "bias": False},
         embed={"position": "learned"},
@@ -138,15 +151,17 @@ def gpt2_parts(size: Size) -> Step:
     )
 
 
-def llama_parts(size: Size) -> Step:
+def llama_parts(size: Size) -> ModelConfig:
     """Llama's parts: RMSNorm, rotary positions, SwiGLU."""
-    return ours(size, attention={"n_heads": size.heads}, ffn={"kind": "gated", "d_ff": 8 * size.width // 3})
+    return shaped(size, attention={"n_heads": size.heads}, ffn={"kind": "gated", "d_ff": 8 * size.width // 3})
 
 
-def ours(size: Size, **parts: object) -> Step:
+def shaped(size: Size, **parts: object) -> ModelConfig:
+    return ModelConfig(vocab_size=size.vocab, d_model=size.width, n_layers=size.layers, max_len=size.context, **parts)
+
+
+def ours(config: ModelConfig, size: Size) -> Step:
     """A model trained by the step that `onehop train` takes."""
-    shape = {"vocab_size": size.vocab, "d_model": size.width, "n_layers": size.layers, "max_len": size.context}
-    config = ModelConfig(**shape, **parts)
     cfg = TrainConfig(steps=10**6, batch_size=size.rows, lr=1e-3, warmup=100, betas=BETAS, weight_decay=DECAY)
     model = onehop.build(config).train()
     pick_product(model, torch.device("cpu"))
@@ -277,9 +292,10 @@ def x_transformers(size: Size) -> Step:
 
 GPT2, LLAMA = "onehop, GPT-2's parts", "onehop, Llama's parts"
 OURS = {GPT2: ("plain", "GPT2LMHeadModel"), LLAMA: ("LlamaForCausalLM", "LitGPT", "x-transformers")}
+SHAPES = {GPT2: gpt2_parts, LLAMA: llama_parts}
 CONTESTANTS: dict[str, tuple[Callable[[Size], Step], str | None]] = {
-    GPT2: (gpt2_parts, None),
-    LLAMA: (llama_parts, None),
+    GPT2: (lambda size: ours(gpt2_parts(size), size), None),
+    LLAMA: (lambda size: ours(llama_parts(size), size), None),
     "plain": (plain, None),
     "GPT2LMHeadModel": (gpt2, None),
     "LlamaForCausalLM": (llama, None),
