@@ -154,5 +154,6 @@ def from_dict(raw: Mapping[str, Any]) -> Device:
         return Device(**fields, pace=Pace(linear, trained, **rest))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
-            f"the measurement of this machine is damaged ({error!r}). Repeat onehop plan --measure."
+            f"the measurement of this machine is damaged, or older than this onehop ({error!r}). "
+            "Repeat onehop plan --measure."
         ) from error
