@@ -60,7 +60,7 @@ def test_a_container_s_limit_counts_and_its_caches_are_free(tmp_path, monkeypatc
 
 
 LOAD = """
-import sys, threading, time
+import ctypes, gc, sys, threading, time
 from pathlib import Path
 from onehop.weights import open_model
 
@@ -69,6 +69,9 @@ def anonymous():
     return next(int(row.split()[1]) * 1024 for row in rows if row.startswith("RssAnon"))
 
 open_model(sys.argv[1], dtype=sys.argv[3])  # a small one, so that what loading needs once is there
+gc.collect()
+if hasattr(ctypes.CDLL(None), "malloc_trim"):  # glibc keeps what was given back, and the large one would lie there
+    ctypes.CDLL(None).malloc_trim(0)
 before, peak, done = anonymous(), [0], threading.Event()
 
 def watch():
@@ -83,9 +86,6 @@ done.set()
 thread.join()
 print(max(peak[0], anonymous()) - before, sum(p.nbytes for p in model.parameters()))
 """
-
-
-LEAST = 0.8  # shows that the model was seen; it lies in part where the small one, and what reading it took, lay before
 
 
 def peak_and_size(folder, dtype):
@@ -111,7 +111,7 @@ def test_loading_takes_at_most_1_15_times_the_loaded_model(tmp_path, dtype):
     save_native(build(decoder(**LARGE), seed=0), tmp_path / "large")
     peak, size = peak_and_size(tmp_path, dtype)
     assert size > (50e6 if dtype == "float32" else 25e6)
-    assert LEAST * size < peak <= 1.15 * size, peak / size
+    assert 0.9 * size < peak <= 1.15 * size, peak / size
 
 
 EXPERTS = {"kind": "moe", "d_ff": 256, "n_experts": 4, "n_active": 2, "renormalise": True}
@@ -134,7 +134,7 @@ def test_layouts_that_cut_and_join_tensors_take_no_more(tmp_path, family, dtype)
         save_hf(build(config, seed=0), tmp_path / name, family=FAMILIES.get(family))
     peak, size = peak_and_size(tmp_path, dtype)
     assert size > (50e6 if dtype == "float32" else 25e6)
-    assert LEAST * size < peak <= 1.15 * size, peak / size
+    assert 0.9 * size < peak <= 1.15 * size, peak / size
 
 
 def test_shards_and_a_padded_vocabulary_are_read(tmp_path):
