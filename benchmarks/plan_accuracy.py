@@ -200,7 +200,7 @@ def _row(name: str, predicted: float, measured: float) -> dict[str, Any]:
 
 def timed(*, rounds: int, small: int) -> dict[str, Any]:
     """Tokens/s of training, prefill and decoding, predicted from a calibration that is measured in between."""
-    bench = Bench(tries=3, shortest=0.03, pick=statistics.fmean)
+    bench = Bench(tries=3, shortest=0.03)
     native = has_native_bf16(torch.device("cpu"))
     chosen = {name: pair for name, pair in TIMED.items() if native or pair[1] == "float32"}
     calls = {name: phases(*pair, small=small) for name, pair in chosen.items()}

@@ -49,7 +49,7 @@ def measure(machine: Machine, *, bench: Bench, report: Callable[[str], None], sm
         layers["training"][name] = _training_layer(bench, dtype)
     report("memory")
     bandwidth, passes = read_bandwidth(bench, nbytes=(1 << 29) // small), pass_bandwidth(bench)
-    functions = dict(zip(("forward", "back"), function_rates(bench, torch.nn.functional.silu), strict=True))
+    functions = function_rates(bench, torch.nn.functional.silu)
     pace = Pace(linear, trained, forward, backward, passes, functions, layers)
     threads = torch.get_num_threads()
     where = f"{machine.processor}, {threads} thread{'s' * (threads != 1)}, measured"

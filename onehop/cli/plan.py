@@ -1,6 +1,5 @@
 """onehop plan [MODEL]"""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -154,7 +153,7 @@ def _measure(json: bool) -> int:
     from onehop.cli.measure import measure  # torch loads only when there is something to measure
     from onehop.machine.measure import Bench
 
-    found = measure(here(cards=False), bench=Bench(pick=statistics.fmean), report=beside(json))
+    found = measure(here(cards=False), bench=Bench(), report=beside(json))
     file = kept.keep(to_dict(found))
     _show_device(found, people(json).print)
     people(json).print(f"kept in {file}; onehop plan MODEL now tells times", markup=False, soft_wrap=True)

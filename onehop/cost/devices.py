@@ -40,8 +40,7 @@ class Pace:
     `linear`: FLOP/s of a linear map in inference, by type and number of rows, its weight not in a cache; `trained`: of
     a training step's three products. `attention`, `attention_back`: of fused attention, forward and its gradient.
     `passes`: bytes/s of operations number by number. `functions`: numbers/s through an activation function, forward and
-    back. `per_layer`: seconds that a layer takes beside its arithmetic, by
-    phase (decode, prefill, training) and type.
+    back. `per_layer`: seconds that a layer takes beside its arithmetic, by phase (decode, prefill, training) and type.
     """
 
     linear: Mapping[str, Mapping[int, float]]

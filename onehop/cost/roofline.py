@@ -159,7 +159,7 @@ def bent(config: ModelConfig) -> float:
 
 
 def muon_flops(weights: Sequence[Weight]) -> float:
-    """FLOPs in bfloat16 by which Muon orthogonalises each hidden matrix X, no taller than wide (Jordan et al. 2024).
+    """FLOPs by which Muon orthogonalises each hidden matrix X, no taller than wide (Jordan et al. 2024).
 
     Each round takes X·Xᵀ, its square, and a product with X.
     """

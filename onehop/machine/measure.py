@@ -1,7 +1,8 @@
 """How fast this machine is at what a transformer does: products by rows, attention, passes over memory.
 
 Rates of products are those of the functions that are handed in, which are onehop's own (`parts/linear.py`), so that a
-prediction speaks of what will run. Each is the median of several tries.
+prediction speaks of what will run. Each is the mean of several
+tries, what else the machine does included.
 """
 
 import statistics
@@ -26,7 +27,7 @@ class Bench:
         tries: int = 5,
         shortest: float = 0.03,
         device: str = "cpu",
-        pick: Callable[[list[float]], float] = statistics.median,
+        pick: Callable[[list[float]], float] = statistics.fmean,
     ):
         self.tries, self.shortest, self.device, self.pick = tries, shortest, device, pick
 
@@ -72,9 +73,7 @@ def pass_bandwidth(bench: Bench, *, nbytes: int = 1 << 22, held: int = 1 << 27) 
     return 3 * nbytes * len(pairs) / bench.seconds(call)
 
 
-def function_rates(
-    bench: Bench, function: Callable[[Tensor], Tensor], *, numbers: int = 1 << 20
-) -> tuple[float, float]:
+def function_rates(bench: Bench, function: Callable[[Tensor], Tensor], *, numbers: int = 1 << 20) -> dict[str, float]:
     """Numbers/s that go through an activation function, and through its gradient."""
     x = torch.randn(numbers, device=bench.device, requires_grad=True)
     g = torch.ones(numbers, device=bench.device)
@@ -85,7 +84,7 @@ def function_rates(
         function(x).backward(g)
         x.grad = None
 
-    return numbers / forward, numbers / max(bench.seconds(both) - forward, 1e-9)
+    return {"forward": numbers / forward, "back": numbers / max(bench.seconds(both) - forward, 1e-9)}
 
 
 def peak(bench: Bench, dtype: torch.dtype, *, width: int = 2048) -> float:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Of the quintic x -> a·x + b·x³ + c·x⁵ that moves singular values towards 1, and how often it is applied.
+from onehop.cost.roofline import NEWTON_SCHULZ
+
+# Of the quintic x -> a·x + b·x³ + c·x⁵ that moves singular values towards 1; it is applied NEWTON_SCHULZ times.
 QUINTIC = (3.4445, -4.7750, 2.0315)
-ROUNDS = 5
 MOMENTUM = 0.95  # Nesterov's
 EPS = 1e-7
 SCALE = 0.2  # what AdamW's steps have as their root mean square (Liu et al. 2025, arXiv:2502.16982, section 2.2)
@@ -53,7 +54,7 @@ def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     tall = x.size(0) > x.size(1)
     x = x.T if tall else x
     x = x / x.norm().clamp(min=EPS)
-    for _ in range(ROUNDS):
+    for _ in range(NEWTON_SCHULZ):
         square = x @ x.T
         x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return x.T if tall else x
