@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from plan_accuracy import rows_of
 
 import onehop
 from onehop.config import ModelConfig, Recipe
 from onehop.config.recipe import TrainConfig
-from onehop.data.loader import Batch
 from onehop.lm import LanguageModel
 from onehop.machine.here import processor
 from onehop.training.compiled import pick_loss
@@ -73,8 +73,9 @@ def main() -> None:
     if asked.device is None and not torch.cuda.is_available():
         print("no GPU here: nothing measured (--device cpu --shape tiny tries the script)")
         return
+    if asked.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: PyTorch finds no GPU here; --device cpu --shape tiny tries the script")
     device = torch.device(asked.device or "cuda")
-    torch.backends.cuda.matmul.allow_tf32 = False  # float32 is float32 while it is checked
     found: dict[str, Any] = {"machine": machine(device), "shape": SHAPES[asked.shape], "right": right(device)}
     wrong = [row for row in found["right"] if not row["holds"]]
     for row in wrong:
@@ -109,20 +110,21 @@ def row(name: str, dtype: torch.dtype, way: str, **found: Any) -> dict[str, Any]
 
 
 def numbers(config: ModelConfig, device: torch.device, dtype: torch.dtype, way: str) -> dict[str, torch.Tensor]:
-    """Logits, and where it learns the gradient of the first layer, as float64 on the CPU."""
+    """Logits, loss and a gradient of the first layer, whichever this way has, as float64 on the CPU."""
     model = onehop.build(config, seed=0).to(device, dtype)
-    tokens = torch.randint(config.need_vocab(), (2, 33), generator=torch.Generator().manual_seed(1)).to(device)
+    batch = rows_of(2, 32, config.need_vocab()).to(device)
     if way == "cached":
         with torch.inference_mode():
             cache = model.new_cache(2)
             pieces = [
-                model(tokens[:, at : at + n], cache=cache) for at, n in ((0, 20), *((i, 1) for i in range(20, 32)))
+                model(batch.tokens[:, at : at + n], cache=cache)
+                for at, n in ((0, 20), *((i, 1) for i in range(20, 32)))
             ]
         return {"logits": torch.cat(pieces, 1).double().cpu()}
-    batch = batch_of(tokens)
     if way == "compiled":
         torch._dynamo.reset()  # the graphs of other models are done with
-        loss = torch.compile(batch_loss, dynamic=False)(model, batch, kernel="auto")
+        cfg = TrainConfig(steps=1, batch_size=2, compile="yes")
+        loss = pick_loss(cfg, device, note=print, say=print)(model, batch)
     else:
         loss = batch_loss(model, batch, kernel=way)
     loss.surprise.backward()
@@ -130,7 +132,7 @@ def numbers(config: ModelConfig, device: torch.device, dtype: torch.dtype, way: 
     found = {"loss": loss.surprise.detach(), "gradient": gradient}
     if way != "compiled":
         with torch.inference_mode():
-            found["logits"] = model(tokens[:, :-1], kernel=way)
+            found["logits"] = model(batch.tokens, kernel=way)
     return {what: value.double().cpu() for what, value in found.items()}
 
 
@@ -139,19 +141,8 @@ def apart(one: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]) -> dict[
     return {what: float((value - exact[what]).norm() / exact[what].norm()) for what, value in one.items()}
 
 
-def batch_of(tokens: torch.Tensor) -> Batch:
-    rows, length = tokens.size(0), tokens.size(1) - 1
-    return Batch(
-        tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(),
-        doc=torch.zeros(rows, length, dtype=torch.int32, device=tokens.device),
-        at=torch.arange(length, device=tokens.device).expand(rows, length),
-        n_targets=rows * length, packed=False, padded=False,
-    )  # fmt: skip
-
-
 def training(device: torch.device, shape: dict[str, Any], *, rows: int, steps: int) -> list[dict[str, Any]]:
     """Tokens per second and MFU of training in bfloat16, without and with all that makes it quick."""
-    torch.backends.cuda.matmul.allow_tf32 = True
     dtype, context = torch.bfloat16, shape["max_len"]
     peak = measure_peak(device, dtype)
     found = []
@@ -170,8 +161,7 @@ def training(device: torch.device, shape: dict[str, Any], *, rows: int, steps: i
             training_step, model, make_optimizer(model, cfg, precision=dtype), cfg=cfg, precision=dtype,
             loss_of=pick_loss(cfg, device, note=said.append, say=said.append),
         )  # fmt: skip
-        generator = torch.Generator().manual_seed(0)
-        batches = [batch_of(torch.randint(shape["vocab_size"], (rows, context + 1), generator=generator).to(device))]
+        batches = [rows_of(rows, context, shape["vocab_size"]).to(device)]
         times = [timed(device, partial(step, batches, index=i)) for i in range(WARM_UP + steps)]
         speed = Speed.of(
             Recipe(model=shape, data={"corpus": "fables"}, train=cfg.model_dump()), context=context, peak=peak
@@ -198,11 +188,10 @@ def decoding(device: torch.device, shape: dict[str, Any]) -> list[dict[str, Any]
         once = partial(lm.generate, prompts, temperature=0.0)
         once(max_new_tokens=2)  # warms up
         few, many = 4, 4 + min(128, long)
-        rates = [
-            texts * (many - few) / (timed(device, partial(once, max_new_tokens=many)) - first)
-            for _ in range(3)
-            if (first := timed(device, partial(once, max_new_tokens=few)))
-        ]
+        rates = []
+        for _ in range(3):
+            short, whole = (timed(device, partial(once, max_new_tokens=n)) for n in (few, many))
+            rates.append(texts * (many - few) / (whole - short))
         found.append({"texts": texts, "tokens_per_s": round(statistics.median(rates), 1)})
         print(json.dumps(found[-1]), flush=True)
     return found
