@@ -8,7 +8,7 @@ from torch import Tensor
 
 from onehop.config.model import ModelConfig
 from onehop.config.recipe import TrainConfig
-from onehop.cost.devices import Device, Pace
+from onehop.cost.devices import RATES, Device, Pace
 from onehop.data.loader import Batch
 from onehop.generate.engine import Engine
 from onehop.machine.here import Machine
@@ -29,31 +29,48 @@ from onehop.training.optimizer import make_optimizer
 from onehop.training.setup import computing, has_native_bf16, pick_product, product_for
 from onehop.training.step import training_step
 
+# What is measured at: widths w of linear maps from w to 2 · w, widths of heads, and tokens that attend to each other.
+WIDTHS, TRAINED_WIDTHS, HEAD_WIDTHS, LENGTHS = (256, 1024), (128, 384, 1024), (32, 64, 128), (64, 256, 1024)
 LAYERS = 8  # of the tiny model whose layers cost next to no arithmetic
 
 
 def measure(machine: Machine, *, bench: Bench, report: Callable[[str], None], small: int = 1) -> Device:
     """This machine's CPU as a device. `small` divides the sizes that are measured (for tests)."""
     dtypes = [torch.float32] + ([torch.bfloat16] if has_native_bf16(torch.device("cpu")) else [])
-    flops, linear, trained, forward, backward = {}, {}, {}, {}, {}
+    flops: dict[str, float] = {}
+    rates: dict[str, dict[str, dict[int, dict[int, float]]]] = {key: {} for key in RATES}
     layers: dict[str, dict[str, float]] = {"decode": {}, "prefill": {}, "training": {}}
     for dtype in dtypes:
         name = str(dtype).removeprefix("torch.")
         report(f"products and attention in {name}")
-        linear[name] = linear_rates(bench, dtype, _prepared, width=1024 // small, nbytes=(1 << 27) // small**2)
-        trained[name] = trained_rates(bench, partial(_product, dtype), width=384 // small)
-        flops[name] = max(peak(bench, dtype, width=2048 // small), *linear[name].values(), *trained[name].values())
-        forward[name], backward[name] = attention_rates(bench, dtype, attend, length=512 // small)
+        found = _rates(bench, dtype, small)
+        products = [rate for kind in ("linear", "trained") for by in found[kind].values() for rate in by.values()]
+        flops[name] = max(peak(bench, dtype, width=2048 // small), *products)
+        for kind, by_width in found.items():
+            rates[kind][name] = by_width
         report(f"a layer's own time in {name}")
         layers["decode"][name], layers["prefill"][name] = _inference_layer(bench, dtype)
         layers["training"][name] = _training_layer(bench, dtype)
     report("memory")
     bandwidth, passes = read_bandwidth(bench, nbytes=(1 << 29) // small), pass_bandwidth(bench)
     functions = function_rates(bench, torch.nn.functional.silu)
-    pace = Pace(linear, trained, forward, backward, passes, functions, layers)
+    pace = Pace(**rates, passes=passes, functions=functions, per_layer=layers)
     threads = torch.get_num_threads()
     where = f"{machine.processor}, {threads} thread{'s' * (threads != 1)}, measured"
     return Device("this machine", float(machine.memory), bandwidth, flops, where, "cpu", pace)
+
+
+def _rates(bench: Bench, dtype: torch.dtype, small: int) -> dict[str, dict[int, dict[int, float]]]:
+    """FLOP/s of products and of attention, in one type, by width and then by rows or tokens."""
+    linear, trained, forward, backward = {}, {}, {}, {}
+    for width in WIDTHS:
+        linear[width] = linear_rates(bench, dtype, _prepared, width=width // small, nbytes=(1 << 27) // small**2)
+    for width in TRAINED_WIDTHS:
+        trained[width] = trained_rates(bench, partial(_product, dtype), width=width // small)
+    for width in HEAD_WIDTHS:
+        pairs = [attention_rates(bench, dtype, attend, length=n // small, d_head=width) for n in LENGTHS]
+        forward[width], backward[width] = (dict(zip(LENGTHS, each, strict=True)) for each in zip(*pairs, strict=True))
+    return dict(zip(RATES, (linear, trained, forward, backward), strict=True))
 
 
 def _prepared(weight: Tensor) -> Callable[[Tensor], Tensor]:

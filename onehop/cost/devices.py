@@ -11,6 +11,8 @@ from typing import Any, Literal
 from onehop.base.errors import ConfigError, did_you_mean
 
 TERA, GIGA = 1e12, 1e9
+Rates = Mapping[str, Mapping[int, Mapping[int, float]]]  # FLOP/s by type of number, width and length
+RATES = ("linear", "trained", "attention", "attention_back")
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,17 @@ class Device:
 class Pace:
     """What was measured on a machine, beyond its peaks, in seconds, bytes/s and FLOP/s.
 
-    `linear`: FLOP/s of a linear map in inference, by type and number of rows, its weight not in a cache; `trained`: of
-    a training step's three products. `attention`, `attention_back`: of fused attention, forward and its gradient.
+    `linear`: FLOP/s of a linear map from w to 2 · w in inference, by type, width w and number of rows, its weight not
+    in a cache; `trained`: of a training step's three products. `attention`, `attention_back`: of fused causal attention
+    and of its gradient, by type, width of a head and number of tokens.
     `passes`: bytes/s of operations number by number. `functions`: numbers/s through an activation function, forward and
     back. `per_layer`: seconds that a layer takes beside its arithmetic, by phase (decode, prefill, training) and type.
     """
 
-    linear: Mapping[str, Mapping[int, float]]
-    trained: Mapping[str, Mapping[int, float]]
-    attention: Mapping[str, float]
-    attention_back: Mapping[str, float]
+    linear: Rates
+    trained: Rates
+    attention: Rates
+    attention_back: Rates
     passes: float
     functions: Mapping[str, float]
     per_layer: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -127,10 +130,7 @@ def to_dict(found: Device) -> dict[str, Any]:
     if found.pace is not None:
         p = found.pace
         out["pace"] = {
-            "linear": {d: {str(n): r for n, r in rates.items()} for d, rates in p.linear.items()},
-            "trained": {d: {str(n): r for n, r in rates.items()} for d, rates in p.trained.items()},
-            "attention": dict(p.attention),
-            "attention_back": dict(p.attention_back),
+            **{key: _texts(getattr(p, key)) for key in RATES},
             "passes": p.passes,
             "functions": dict(p.functions),
             "per_layer": {phase: dict(by) for phase, by in p.per_layer.items()},
@@ -145,14 +145,25 @@ def from_dict(raw: Mapping[str, Any]) -> Device:
         pace = raw.get("pace")
         if pace is None:
             return Device(**fields)
-        linear, trained = (
-            {d: {int(n): float(r) for n, r in by.items()} for d, by in pace[key].items()}
-            for key in ("linear", "trained")
-        )
-        rest = {key: pace[key] for key in ("attention", "attention_back", "passes", "functions", "per_layer")}
-        return Device(**fields, pace=Pace(linear, trained, **rest))
+        rates = {key: _numbers(pace[key]) for key in RATES}
+        rest = {key: pace[key] for key in ("passes", "functions", "per_layer")}
+        return Device(**fields, pace=Pace(**rates, **rest))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"the measurement of this machine is damaged, or older than this onehop ({error!r}). "
             "Repeat onehop plan --measure."
         ) from error
+
+
+def _texts(rates: Rates) -> dict[str, dict[str, dict[str, float]]]:
+    return {
+        kind: {str(width): {str(n): rate for n, rate in by.items()} for width, by in widths.items()}
+        for kind, widths in rates.items()
+    }
+
+
+def _numbers(raw: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Rates:
+    return {
+        kind: {int(width): {int(n): float(rate) for n, rate in by.items()} for width, by in widths.items()}
+        for kind, widths in raw.items()
+    }

@@ -5,8 +5,10 @@ rotations and activations are a few operations per number. The gradient of a pro
 training takes three times the forward pass (Kaplan et al. 2020, arXiv:2001.08361, section 2.1).
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from onehop.config.attention import AttentionConfig, LatentConfig
 from onehop.config.ffn import GatedConfig, MoEConfig, PlainConfig
@@ -14,6 +16,8 @@ from onehop.config.model import ModelConfig, StackConfig
 from onehop.cost.own import UNKNOWN, own_count
 from onehop.cost.weights import Weight
 
+# Maps of one input, and the product that they are together.
+SIDE_BY_SIDE = {"wq": "qkv", "wk": "qkv", "wv": "qkv", "wq_down": "down", "wkv_down": "down", "w1": "up", "w3": "up"}
 TRAINING = 3  # forward, and the gradients of both factors of each product
 
 
@@ -65,28 +69,87 @@ class Flops:
         return self.products + self.attention_seen
 
 
+class Product(NamedTuple):
+    """A matrix product of one row's pass: how many rows meet `size` numbers of weights, and the map's width.
+
+    That width is w for a map from w to 2 · w: the root of half its size. Of experts each meets its share of the rows.
+    """
+
+    rows: float
+    size: float
+    width: float
+
+    @property
+    def flops(self) -> float:
+        """A multiplication and an addition of each number for each row."""
+        return 2.0 * self.rows * self.size
+
+
+class Look(NamedTuple):
+    """One attention of one row's pass: queries, a head's width, FLOPs over all pairs and over those that are seen."""
+
+    queries: int
+    d_head: int
+    full: float
+    seen: float
+
+
 def forward(config: ModelConfig, weights: Sequence[Weight], step: Pass) -> Flops:
     """FLOPs of one row's forward pass."""
-    encodes = config.encoder is not None and not step.read_before
-    products = sum(2.0 * w.size * w.share * _rows(w, step, encodes) for w in weights)
-    if config.head.tied:
-        products += 2.0 * config.need_vocab() * (config.embed.width or config.d_model) * step.n_logits
     missing: list[str] = []
-    products += step.new * _own_products(config, config, missing)
-    full = seen = 0.0
-    for block in config.layers():
-        pairs = per_pair(block.attention)
-        full += pairs * step.new * keys_read(block.attention, step)
-        seen += pairs * seen_pairs(block.attention, step.new, step.past)
-        if block.cross is not None:
-            full += per_pair(block.cross) * step.new * step.source
-            seen += per_pair(block.cross) * step.new * step.source
+    total = sum(p.flops for p in products(config, weights, step, missing))
+    looks_ = list(looks(config, step))
+    full, seen = sum(look.full for look in looks_), sum(look.seen for look in looks_)
+    return Flops(total, full, seen, list(dict.fromkeys(missing)))
+
+
+def products(
+    config: ModelConfig, weights: Sequence[Weight], step: Pass, missing: list[str] | None = None
+) -> Iterator[Product]:
+    """The products of one row's forward pass with weights; what parts of one's own leave out goes into `missing`."""
+    encodes = _encodes(config, step)
+    by_product: dict[tuple[str, ...], list[Weight]] = {}
+    for w in weights:
+        by_product.setdefault(_product_of(w), []).append(w)
+    for maps in by_product.values():
+        if rows := maps[0].share * _rows(maps[0], step, encodes):
+            width = math.sqrt(sum(math.prod(w.shape[-2:]) for w in maps) / 2)
+            yield Product(rows, sum(w.size for w in maps), width)
+    if config.head.tied:
+        size = config.need_vocab() * (config.embed.width or config.d_model)
+        yield Product(step.n_logits, size, math.sqrt(size / 2))
+    stacks: list[tuple[StackConfig, int]] = [(config, step.new)]
     if encodes and config.encoder is not None:
-        products += step.source * _own_products(config, config.encoder, missing)
+        stacks.append((config.encoder, step.source))
+    for stack, rows in stacks:
+        yield Product(rows, _own_products(config, stack, [] if missing is None else missing) / 2, config.d_model)
+
+
+def _product_of(w: Weight) -> tuple[str, ...]:
+    """What the maps have in common that are one product, because they stand side by side (`parts/linear.py`)."""
+    owner, _, name = w.name.removesuffix(".weight").rpartition(".")
+    return owner, name if w.part == "experts" else SIDE_BY_SIDE.get(name, name), w.rows
+
+
+def looks(config: ModelConfig, step: Pass) -> Iterator[Look]:
+    """The attentions of one row's forward pass."""
+    for block in config.layers():
+        a, pairs = block.attention, per_pair(block.attention)
+        full, seen = step.new * keys_read(a, step), seen_pairs(a, step.new, step.past)
+        yield Look(step.new, a.d_head, pairs * full, pairs * seen)
+        if block.cross is not None:
+            crossed = per_pair(block.cross) * step.new * step.source
+            yield Look(step.new, block.cross.d_head, crossed, crossed)
+    if _encodes(config, step) and config.encoder is not None:
         for block in config.encoder.layers():
-            full += per_pair(block.attention) * step.source**2
-            seen += per_pair(block.attention) * seen_pairs(block.attention, step.source, 0)
-    return Flops(products, full, seen, list(dict.fromkeys(missing)))
+            a, pairs = block.attention, per_pair(block.attention)
+            seen = seen_pairs(a, step.source, 0)
+            yield Look(step.source, a.d_head, pairs * step.source**2, pairs * seen)
+
+
+def _encodes(config: ModelConfig, step: Pass) -> bool:
+    """Whether this pass reads a source."""
+    return config.encoder is not None and not step.read_before
 
 
 def _rows(w: Weight, step: Pass, encodes: bool) -> int:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from onehop.config.ffn import MoEConfig
 from onehop.config.model import ModelConfig
 from onehop.cost.activations import Run
-from onehop.cost.devices import Device
-from onehop.cost.flops import Flops, Pass, forward
+from onehop.cost.devices import Device, Rates
+from onehop.cost.flops import Flops, Pass, forward, looks, products
 from onehop.cost.kv_cache import kv_cache
 from onehop.cost.memory import hidden_matrices, layers_kept
 from onehop.cost.numbers import bytes_per_weight
@@ -71,22 +71,23 @@ class Work:
         pace = self.device.pace
         if pace is None:
             return found
-        seconds = plan.batch * flops.products / _rate(pace.linear, plan.dtype, plan.batch)
+        seconds = self._multiplied(pace.linear, plan.dtype, step, plan.batch)
         seconds += held / self.device.bandwidth
         return self._added(found, seconds, "decode", plan.dtype)
 
     def prefill(self, plan: InferencePlan) -> Phase:
         """Reading `batch` prompts of `context` tokens."""
         tokens = plan.batch * plan.context
-        flops = forward(self.config, self.weights, Pass(plan.context, logits=1, source=plan.source))
+        whole = Pass(plan.context, logits=1, source=plan.source)
+        flops = forward(self.config, self.weights, whole)
         size = bytes_per_weight(plan.dtype)
         moved = plan.batch * least_bytes(self.config, plan.context, bytes_per_weight(plan.computes))
         found = self._bound(tokens, plan.batch * flops.seen, size * self._met(tokens) + moved, plan.dtype)
         pace = self.device.pace
         if pace is None:
             return found
-        seconds = plan.batch * flops.products / _rate(pace.linear, plan.dtype, tokens)
-        seconds += plan.batch * flops.attention_seen / _of(pace.attention, plan.dtype)
+        seconds = self._multiplied(pace.linear, plan.dtype, whole, plan.batch)
+        seconds += self._looked(pace.attention, plan.dtype, whole, plan.batch)
         passed = READ * self._kept(Run(plan.batch, plan.context, plan.computes))
         seconds += passed / pace.passes + tokens * bent(self.config) / pace.functions["forward"]
         return self._added(found, seconds, "prefill", plan.dtype)
@@ -103,9 +104,10 @@ class Work:
         """Forward and backward, and AdamW's pass over its numbers."""
         total, tokens = sum(w.size for w in self.weights), run.tokens * micro_batches
         source = run.length if self.config.encoder is not None else 0
-        flops, again = forward(self.config, self.weights, Pass(run.length, source=source)), Flops(0.0, 0.0, 0.0)
+        whole, blocks = Pass(run.length, source=source), Pass(run.length, logits=0, source=source)
+        flops, again = forward(self.config, self.weights, whole), Flops(0.0, 0.0, 0.0)
         if recompute == "block":  # selective: products and attention are kept
-            again = forward(self.config, self.weights, Pass(run.length, logits=0, source=source))
+            again = forward(self.config, self.weights, blocks)
         rows = run.rows * micro_batches
         logits = 8.0 * 4 * tokens * self.config.need_vocab()  # log-softmax, its gradient, products read and write them
         kept = (TOUCHED + (recompute != "none")) * micro_batches * self._kept(run)
@@ -114,14 +116,30 @@ class Work:
         pace = self.device.pace
         if pace is None:
             return found
-        seconds = rows * (3 * flops.products + again.products) / _rate(pace.trained, run.precision, run.tokens)
-        seconds += rows * (flops.attention_seen + again.attention_seen) / _of(pace.attention, run.precision)
-        seconds += 2 * rows * flops.attention_seen / _of(pace.attention_back, run.precision)
+        seconds = 0.0
+        for passed, times in ((whole, 3), (blocks, recompute == "block")):
+            seconds += times * self._multiplied(pace.trained, run.precision, passed, run.rows)
+            seconds += (times > 0) * self._looked(pace.attention, run.precision, passed, run.rows)
+        seconds += 2 * self._looked(pace.attention_back, run.precision, whole, run.rows)
+        seconds *= micro_batches
         seconds += (kept + logits) / pace.passes + ADAMW_BYTES * total / self.device.bandwidth
         curves = tokens * (bent(self.config) + self.config.need_vocab())  # those of the logits are softmax's
         seconds += curves * sum(1 / rate for rate in pace.functions.values())
         seconds += (recompute != "none") * tokens * bent(self.config) / pace.functions["forward"]
         return self._added(found, seconds, "training", run.precision, times=micro_batches)
+
+    def _multiplied(self, rates: Rates, dtype: str, step: Pass, rows: int) -> float:
+        """Seconds that the products of one pass of `rows` rows take."""
+        total = 0.0
+        for p in products(self.config, self.weights, step):
+            total += rows * p.flops / rate_at(rates, dtype, p.width, rows * p.rows)
+        return total
+
+    def _looked(self, rates: Rates, dtype: str, step: Pass, rows: int) -> float:
+        """Seconds that attention, or its gradient's half, takes in one pass of `rows` rows."""
+        return sum(
+            rows * look.seen / rate_at(rates, dtype, look.d_head, look.queries) for look in looks(self.config, step)
+        )
 
     def _bound(self, tokens: int, flops: float, moved: float, dtype: str) -> Phase:
         compute, memory = flops / self.device.peak(dtype), moved / self.device.bandwidth
@@ -170,16 +188,22 @@ def muon_flops(weights: Sequence[Weight]) -> float:
     return total
 
 
-def _rate(table: Mapping[str, Mapping[int, float]], dtype: str, rows: int) -> float:
-    """FLOP/s at a number of rows: between two that were measured, by their logarithms."""
-    by_rows = sorted((table.get(dtype) or table.get("bfloat16") or table["float32"]).items())
-    if rows <= by_rows[0][0]:
-        return by_rows[0][1]
-    for (low, slow), (high, fast) in itertools.pairwise(by_rows):
-        if rows <= high:
-            share = math.log(rows / low) / math.log(high / low)
-            return math.exp((1 - share) * math.log(slow) + share * math.log(fast))
-    return by_rows[-1][1]
+def rate_at(rates: Rates, dtype: str, width: float, length: float) -> float:
+    """FLOP/s at a width and a length (rows of a product, tokens): between those measured, by their logarithms."""
+    by_width = rates.get(dtype) or rates.get("bfloat16") or rates["float32"]
+    return _between({w: _between(by_length, length) for w, by_length in by_width.items()}, width)
+
+
+def _between(points: Mapping[int, float], x: float) -> float:
+    """The value at x of what was measured at some points; beyond them, at the nearest."""
+    known = sorted(points.items())
+    if x <= known[0][0]:
+        return known[0][1]
+    for (low, before), (high, after) in itertools.pairwise(known):
+        if x <= high:
+            share = math.log(x / low) / math.log(high / low)
+            return math.exp((1 - share) * math.log(before) + share * math.log(after))
+    return known[-1][1]
 
 
 def _of(by_type: Mapping[str, float], dtype: str, *, none: float | None = None) -> float:

@@ -98,11 +98,14 @@ def linear_rates(
     dtype: torch.dtype,
     prepare: Callable[[Tensor], Prepared],
     *,
-    width: int = 1024,
+    width: int,
     nbytes: int = 1 << 27,
     rows: Sequence[int] = ROWS,
 ) -> dict[int, float]:
-    """FLOP/s of y = x · Wᵀ in inference, by rows of x. `nbytes` of weights take turns: no cache holds them."""
+    """FLOP/s of y = x · Wᵀ in inference, W (2 · width, width), by rows of x.
+
+    `nbytes` of weights take turns: no cache holds them.
+    """
     n = max(2, nbytes // (2 * width * width * dtype.itemsize))
     maps = [prepare(torch.randn(2 * width, width, device=bench.device).to(dtype)) for _ in range(n)]
     found = {}
@@ -119,9 +122,9 @@ def linear_rates(
 
 
 def trained_rates(
-    bench: Bench, step: Callable[[Tensor, Tensor], Tensor], *, width: int = 384, rows: Sequence[int] = TRAINED_ROWS
+    bench: Bench, step: Callable[[Tensor, Tensor], Tensor], *, width: int, rows: Sequence[int] = TRAINED_ROWS
 ) -> dict[int, float]:
-    """FLOP/s of a linear map's three products, forward and backward, by rows; `step(x, w)` gives x · wᵀ."""
+    """FLOP/s of the three products of a linear map, forward and backward, by rows; `step(x, w)` gives x · wᵀ."""
     w = torch.randn(2 * width, width, device=bench.device, requires_grad=True)
     found = {}
     for count in rows:
@@ -142,9 +145,9 @@ def attention_rates(
     dtype: torch.dtype,
     attend: Callable[..., Tensor],
     *,
-    length: int = 512,
+    length: int,
+    d_head: int,
     heads: int = 8,
-    d_head: int = 64,
 ) -> tuple[float, float]:
     """FLOP/s of causal attention, over the pairs that are seen: of the forward pass, and of its gradient."""
     shape = (1, length, heads, d_head)

@@ -4,6 +4,7 @@ Statistics, offset + weight and the product with it are taken in float32 (float6
 to the input's dtype. Some published code rounds before it multiplies by the weight; the two differ by one rounding.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -112,12 +113,32 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """PyTorch's RMSNorm; while training on a CPU, whose gradient PyTorch takes three times as long for, our own."""
-    learns = weight is not None and torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    if not learns or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
-        return F.rms_norm(x, (x.size(-1),), weight, eps)
-    y: Tensor = _Trained.apply(x, weight, eps)[0]
-    return y
+    """PyTorch's RMSNorm, or on a CPU, where PyTorch makes it of many operations, one of our own.
+
+    They are for training, in which its gradient takes three times as long, and for a single token that is decoded.
+    """
+    if x.device.type == "cpu":
+        learns = weight is not None and torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+        if learns and x.dtype in (torch.float32, torch.float64):
+            y: Tensor = _Trained.apply(x, weight, eps)[0]
+            return y
+        if x.numel() == x.size(-1) and torch.is_inference_mode_enabled() and _is_at_hand(x):
+            return _one_row(x, weight, eps)
+    return F.rms_norm(x, (x.size(-1),), weight, eps)
+
+
+def _one_row(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """RMSNorm of one vector x (…, C), all but one of whose sizes are 1: its length is a number, not a tensor."""
+    h = x.float()
+    length = float(torch.linalg.vector_norm(h))
+    square = length * length / x.numel() + eps
+    y = h if weight is None else h * weight
+    return (y * (square**-0.5 if square else math.inf)).to(x.dtype)
+
+
+def _is_at_hand(x: Tensor) -> bool:
+    """Whether the numbers of x can be read now, and are no wider than float32."""
+    return type(x) is Tensor and x.dtype != torch.float64 and not torch.compiler.is_compiling()
 
 
 class _Trained(torch.autograd.Function):

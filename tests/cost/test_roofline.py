@@ -12,7 +12,8 @@ import onehop
 from onehop.base.errors import ConfigError
 from onehop.cost.activations import Run
 from onehop.cost.devices import DEVICES, Device, Pace, device, from_dict, to_dict
-from onehop.cost.roofline import Work, muon_flops
+from onehop.cost.flops import Pass, products
+from onehop.cost.roofline import Work, muon_flops, rate_at
 from onehop.cost.serving import InferencePlan
 from onehop.cost.traffic import Shape, crossover, plain_bytes, queries_on_chip, tiled_bytes
 from onehop.cost.weights import weights
@@ -79,8 +80,9 @@ def test_every_device_has_figures_and_a_source():
 
 
 PACE = Pace(
-    linear={"float32": {1: 1e10, 64: 1e11}}, trained={"float32": {64: 1e11}}, attention={"float32": 1e11},
-    attention_back={"float32": 1e11}, passes=1e10, functions={"forward": 1e9, "back": 2e9},
+    linear={"float32": {16: {1: 1e10, 64: 1e11}, 1024: {1: 2e10, 64: 2e11}}},
+    trained={"float32": {64: {64: 1e11}}}, attention={"float32": {32: {64: 1e11}}},
+    attention_back={"float32": {32: {64: 1e11}}}, passes=1e10, functions={"forward": 1e9, "back": 2e9},
     per_layer={"decode": {"float32": 1e-4}, "training": {"float32": 1e-3}},
 )  # fmt: skip
 HERE = Device("here", 16e9, 4e10, {"float32": 2e11}, "measured", "cpu", PACE)
@@ -183,6 +185,49 @@ def test_few_tokens_visit_few_experts():
     one = work(config, device("H200")).decode(plan)
     many = work(config, device("H200")).decode(InferencePlan(batch=64, context=1))
     assert 3 < many.memory_s / one.memory_s < 4  # 12.9B of 46.7B parameters, then nearly all
+
+
+def test_a_rate_lies_between_those_of_the_widths_and_rows_around_it():
+    # 8 rows and 128 wide are in the middle, as logarithms go, of 1 and 64, and of 16 and 1024
+    assert rate_at(PACE.linear, "float32", 128, 8) == pytest.approx(math.sqrt(1e10 * 2e11))
+    assert rate_at(PACE.linear, "float32", 8, 0.25) == pytest.approx(1e10)  # beyond what was measured: the nearest
+    assert rate_at(PACE.linear, "bfloat16", 4096, 100) == pytest.approx(2e11)
+
+
+def test_each_product_is_as_fast_as_its_own_rows_and_width_allow():
+    free = replace(HERE, pace=replace(PACE, passes=math.inf))
+
+    def seconds(vocab=64, **ffn):
+        config = decoder(d_model=64, n_layers=4, vocab_size=vocab, ffn={"kind": "gated", "d_ff": 128, **ffn})
+        return work(config, free).prefill(InferencePlan(batch=1, context=64, dtype="float32")).seconds
+
+    one_row = rate_at(PACE.linear, "float32", math.sqrt(4096 * 64 / 2), 1)  # logits are asked of the last token only
+    few_ids = 2 * 64 * 64 / rate_at(PACE.linear, "float32", math.sqrt(64 * 64 / 2), 1)
+    assert seconds(vocab=4096) - seconds() == pytest.approx(2 * 4096 * 64 / one_row - few_ids)
+    experts = {"kind": "moe", "n_experts": 8, "n_active": 1}
+    few = 3 * 128 * 64 / rate_at(PACE.linear, "float32", 64, 64 / 8)  # each expert meets an eighth of the rows
+    up, down = (128 * 64 / rate_at(PACE.linear, "float32", width, 64) for width in (64 * math.sqrt(2), 64))
+    router = 2 * 64 * 8 * 64 / rate_at(PACE.linear, "float32", 16, 64)
+    assert seconds(**experts) - seconds() == pytest.approx(4 * (2 * 64 * (few - 2 * up - down) + router))
+
+
+def test_maps_side_by_side_are_one_wider_product():
+    config = decoder(
+        d_model=64, n_layers=1, attention={"n_heads": 4, "n_kv_heads": 2}, ffn={"kind": "gated", "d_ff": 96}
+    )
+    found = list(products(config, weights(config), Pass(1)))
+    by_width = {round(2 * p.width**2): p.size for p in found if p.size}  # 2 · w · w numbers
+    qkv, up = 64 * (64 + 32 + 32), 64 * (96 + 96)
+    assert by_width == {n: n for n in (qkv, 64 * 64, up, 96 * 64, 64 * config.vocab_size)}
+
+
+def test_attention_is_as_fast_as_its_heads_and_tokens_allow():
+    slow = replace(PACE, attention={"float32": {32: {64: 1e9}, 128: {64: 1e9, 256: 4e9}}})
+    config = decoder(d_model=256, n_layers=4, attention={"n_heads": 4})
+    plan = InferencePlan(batch=2, context=128, dtype="float32")
+    taken, rest = (work(config, replace(HERE, pace=p)).prefill(plan).seconds for p in (slow, PACE))
+    seen = 2 * 4 * 4 * 256 * (128 * 129 / 2)  # 64 wide: between 1e9 and, for half of the way from 64 to 256, 2e9
+    assert taken - rest == pytest.approx(seen / math.sqrt(2) / 1e9 - seen / 1e11)
 
 
 def test_a_rate_between_two_measured_ones_lies_between():

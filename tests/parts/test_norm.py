@@ -1,5 +1,7 @@
 """Norms: solved by hand, equal to their definition in every dtype, and rounded only once."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -182,6 +184,28 @@ def test_a_norm_has_the_parameters_that_its_config_asks_for():
 def test_no_norm_passes_its_input_on():
     x = _x(2, 4)
     assert NORMS.get("none")(4, NormConfig())(x) is x
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_single_row_in_inference_has_the_same_norm(offset, affine, dtype):
+    norm = _random(RMSNorm(24, RMSNormConfig(offset=offset, affine=affine))).to(dtype)
+    rows = _x(2, 3, 24, dtype=dtype)
+    with torch.inference_mode():
+        whole, each = norm(rows), torch.stack([torch.cat([norm(x[None, None]) for x in row], 1)[0] for row in rows])
+    assert each.dtype == dtype
+    # values are below 8; sums of 24 terms in another order, then one rounding to dtype, which may fall to either side
+    torch.testing.assert_close(each, whole, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-6])
+@pytest.mark.parametrize("row", [[0.0, 0.0], [math.inf, 1.0], [math.nan, 1.0], [1e30, -1e30], [1e-30, 0.0]])
+def test_a_single_row_of_odd_numbers_has_the_norm_that_it_has_among_others(row, eps):
+    norm = RMSNorm(2, RMSNormConfig(eps=eps))
+    rows = torch.tensor([row, row])
+    with torch.inference_mode():
+        assert torch.equal(norm(rows[:1]).isfinite(), norm(rows)[:1].isfinite())
 
 
 def test_layer_norm_equals_torchs_module():
