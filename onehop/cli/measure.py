@@ -1,14 +1,21 @@
 """What `onehop plan --measure` measures, and where it is kept: this machine's rates at onehop's own work."""
 
+import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from onehop.config.model import ModelConfig
 from onehop.config.recipe import TrainConfig
+from onehop.cost.activations import Run
 from onehop.cost.devices import RATES, Device, Pace
+from onehop.cost.roofline import Work
+from onehop.cost.serving import InferencePlan
+from onehop.cost.weights import weights
 from onehop.data.loader import Batch
 from onehop.generate.engine import Engine
 from onehop.machine.here import Machine
@@ -31,6 +38,7 @@ from onehop.training.step import training_step
 
 # What is measured at: widths w of linear maps from w to 2 · w, widths of heads, and tokens that attend to each other.
 WIDTHS, TRAINED_WIDTHS, HEAD_WIDTHS, LENGTHS = (256, 1024), (128, 384, 1024), (32, 64, 128), (64, 256, 1024)
+REFERENCES = ((384, 5), (896, 3))  # d_model and layers of models that are measured whole
 LAYERS = 8  # of the tiny model whose layers cost next to no arithmetic
 
 
@@ -39,7 +47,7 @@ def measure(machine: Machine, *, bench: Bench, report: Callable[[str], None], sm
     dtypes = [torch.float32] + ([torch.bfloat16] if has_native_bf16(torch.device("cpu")) else [])
     flops: dict[str, float] = {}
     rates: dict[str, dict[str, dict[int, dict[int, float]]]] = {key: {} for key in RATES}
-    layers: dict[str, dict[str, float]] = {"decode": {}, "prefill": {}, "training": {}}
+    layers: dict[str, dict[str, float]] = {}
     for dtype in dtypes:
         name = str(dtype).removeprefix("torch.")
         report(f"products and attention in {name}")
@@ -49,15 +57,22 @@ def measure(machine: Machine, *, bench: Bench, report: Callable[[str], None], sm
         for kind, by_width in found.items():
             rates[kind][name] = by_width
         report(f"a layer's own time in {name}")
-        layers["decode"][name], layers["prefill"][name] = _inference_layer(bench, dtype)
-        layers["training"][name] = _training_layer(bench, dtype)
+        for phase, taken in _layers(bench, dtype).items():
+            layers.setdefault(phase, {})[name] = taken
     report("memory")
     bandwidth, passes = read_bandwidth(bench, nbytes=(1 << 29) // small), pass_bandwidth(bench)
     functions = function_rates(bench, torch.nn.functional.silu)
-    pace = Pace(**rates, passes=passes, functions=functions, per_layer=layers)
+    measured: dict[str, Any] = dict(rates)
+    pace = Pace(**measured, passes=passes, functions=functions, per_layer=layers)
     threads = torch.get_num_threads()
     where = f"{machine.processor}, {threads} thread{'s' * (threads != 1)}, measured"
-    return Device("this machine", float(machine.memory), bandwidth, flops, where, "cpu", pace)
+    parts = Device("this machine", float(machine.memory), bandwidth, flops, where, "cpu", pace)
+    wholes: dict[str, dict[str, float]] = {}
+    for dtype in dtypes:
+        report(f"whole models in {dtype}")
+        for phase, times in _wholes(bench, dtype, parts, small).items():
+            wholes.setdefault(phase, {})[str(dtype).removeprefix("torch.")] = times
+    return replace(parts, pace=replace(pace, whole=wholes))
 
 
 def _rates(bench: Bench, dtype: torch.dtype, small: int) -> dict[str, dict[int, dict[int, float]]]:
@@ -88,31 +103,53 @@ def _product(dtype: torch.dtype, x: Tensor, w: Tensor) -> Tensor:
         return product_for(torch.device("cpu"))(x, w, None)
 
 
-def _tiny() -> ModelConfig:
-    table: dict[str, object] = {"vocab_size": 64, "d_model": 64, "n_layers": LAYERS, "max_len": 1 << 20}
-    table |= {"attention": {"n_heads": 2, "n_kv_heads": 1}, "ffn": {"kind": "gated", "d_ff": 64}}
+def _gated(d_model: int, n_layers: int, *, vocab_size: int, d_head: int) -> ModelConfig:
+    """A model of gated feed-forward layers and grouped heads."""
+    heads = d_model // d_head
+    table: dict[str, object] = {"vocab_size": vocab_size, "d_model": d_model, "n_layers": n_layers, "max_len": 1 << 20}
+    table |= {"attention": {"n_heads": heads, "n_kv_heads": heads // 2}, "ffn": {"kind": "gated", "d_ff": 3 * d_model}}
     return ModelConfig.model_validate(table)
 
 
-def _inference_layer(bench: Bench, dtype: torch.dtype) -> tuple[float, float]:
-    """Seconds of a layer of next to no arithmetic: for a token that is decoded, and for a short prompt."""
-    model = build(_tiny(), dtype=dtype).eval()
+def _layers(bench: Bench, dtype: torch.dtype) -> dict[str, float]:
+    """Seconds of a layer of next to no arithmetic, by phase."""
+    found = _phases(bench, _gated(64, LAYERS, vocab_size=64, d_head=32), dtype, rows=1, length=8)
+    return {phase: taken / LAYERS for phase, taken in found.items()}
+
+
+def _wholes(bench: Bench, dtype: torch.dtype, parts: Device, small: int) -> dict[str, float]:
+    """How many times the sum of its parts a whole model takes, by phase: what no part that runs alone can show."""
+    ratios: dict[str, list[float]] = {}
+    name, length = str(dtype).removeprefix("torch."), 256 // small
+    for d_model, n_layers in REFERENCES:
+        config = _gated(d_model // small, n_layers, vocab_size=2048, d_head=64 // small)
+        work = Work(config, weights(config), parts)
+        asked = InferencePlan(context=length, dtype=name)
+        summed = {
+            "decode": work.decode(asked), "prefill": work.prefill(asked), "training": work.train(Run(4, length, name)),
+        }  # fmt: skip
+        for phase, taken in _phases(bench, config, dtype, rows=4, length=length).items():
+            ratios.setdefault(phase, []).append(taken / summed[phase].seconds)
+    return {phase: statistics.geometric_mean(found) for phase, found in ratios.items()}
+
+
+def _phases(bench: Bench, config: ModelConfig, dtype: torch.dtype, *, rows: int, length: int) -> dict[str, float]:
+    """Seconds of a model for a token behind `length` others, a prompt of `length`, and a training step over `rows`."""
+    model = build(config, dtype=dtype).eval()
     pack(model)
     engine, token = Engine(model), torch.ones(1, dtype=torch.int64)
-    session = engine.start([[1, 1]], room=1 << 16)
-    step = bench.seconds(lambda: session.advance(token))
-    return step / LAYERS, bench.seconds(lambda: engine.start([[1] * 8], room=8)) / LAYERS
+    session = engine.start([[1] * length], room=1 << 12)
+    decode = bench.seconds(lambda: session.advance(token))
+    prefill = bench.seconds(lambda: engine.start([[1] * length], room=1))
+    return {"decode": decode, "prefill": prefill, "training": bench.seconds(_step(config, dtype, rows, length))}
 
 
-def _training_layer(bench: Bench, dtype: torch.dtype) -> float:
-    """Seconds of a layer of next to no arithmetic in a training step."""
-    cfg = TrainConfig(steps=1 << 30, batch_size=1)
-    model = build(_tiny()).train()
+def _step(config: ModelConfig, dtype: torch.dtype, rows: int, length: int) -> Callable[[], Any]:
+    """A training step over `rows` rows of `length` tokens."""
+    cfg = TrainConfig(steps=1 << 30, batch_size=rows)
+    model = build(config).train()
     pick_product(model, torch.device("cpu"))
-    optimizer, tokens = make_optimizer(model, cfg), torch.ones(1, 8, dtype=torch.int64)
-    at = torch.arange(8).expand(1, 8)
-    batch = Batch(
-        tokens, tokens, doc=torch.zeros(1, 8, dtype=torch.int32), at=at, n_targets=8, packed=False, padded=False
-    )
-    step = partial(training_step, model, optimizer, [batch], index=0, cfg=cfg, precision=torch_dtype(dtype))
-    return bench.seconds(step) / LAYERS
+    optimizer, tokens = make_optimizer(model, cfg), torch.ones(rows, length, dtype=torch.int64)
+    places = {"doc": torch.zeros(rows, length, dtype=torch.int32), "at": torch.arange(length).expand(rows, length)}
+    batch = Batch(tokens, tokens, **places, n_targets=rows * length, packed=False, padded=False)
+    return partial(training_step, model, optimizer, [batch], index=0, cfg=cfg, precision=torch_dtype(dtype))

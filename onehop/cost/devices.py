@@ -44,6 +44,7 @@ class Pace:
     and of its gradient, by type, width of a head and number of tokens.
     `passes`: bytes/s of operations number by number. `functions`: numbers/s through an activation function, forward and
     back. `per_layer`: seconds that a layer takes beside its arithmetic, by phase (decode, prefill, training) and type.
+    `whole`: how many times the sum of all these a model was measured to take, by phase and type.
     """
 
     linear: Rates
@@ -53,6 +54,7 @@ class Pace:
     passes: float
     functions: Mapping[str, float]
     per_layer: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    whole: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def _gpu(
@@ -134,6 +136,7 @@ def to_dict(found: Device) -> dict[str, Any]:
             "passes": p.passes,
             "functions": dict(p.functions),
             "per_layer": {phase: dict(by) for phase, by in p.per_layer.items()},
+            "whole": {phase: dict(by) for phase, by in p.whole.items()},
         }
     return out
 
@@ -145,8 +148,8 @@ def from_dict(raw: Mapping[str, Any]) -> Device:
         pace = raw.get("pace")
         if pace is None:
             return Device(**fields)
-        rates = {key: _numbers(pace[key]) for key in RATES}
-        rest = {key: pace[key] for key in ("passes", "functions", "per_layer")}
+        rates: dict[str, Any] = {key: _numbers(pace[key]) for key in RATES}
+        rest = {key: pace[key] for key in ("passes", "functions", "per_layer", "whole")}
         return Device(**fields, pace=Pace(**rates, **rest))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(

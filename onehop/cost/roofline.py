@@ -2,7 +2,8 @@
 
 For a device of the table this is a bound that nothing beats: its maker's figures, with nothing lost. For a machine that
 was measured the parts are added: products at the rate they were measured to have at this number of rows, attention,
-activation functions, what goes number by number, and what a layer costs beside its arithmetic.
+activation functions, what goes number by number, and what a layer costs beside its arithmetic. Models that were
+measured whole say how many times that sum a model takes.
 """
 
 import itertools
@@ -146,11 +147,12 @@ class Work:
         return Phase(tokens, max(compute, memory), compute, memory)
 
     def _added(self, bound: Phase, seconds: float, phase: str, dtype: str, *, times: int = 1) -> Phase:
-        """The sum of what was measured, in place of the bound."""
+        """The sum of what was measured, as many times as a whole model takes it, in place of the bound."""
         assert self.device.pace is not None
         layers = self.config.n_layers + (self.config.encoder.n_layers if self.config.encoder else 0)
-        besides = times * layers * _of(self.device.pace.per_layer.get(phase, {}), dtype, none=0.0)
-        return Phase(bound.tokens, seconds + besides, bound.compute_s, bound.memory_s, besides)
+        whole = _of(self.device.pace.whole.get(phase, {}), dtype, none=1.0)
+        besides = whole * times * layers * _of(self.device.pace.per_layer.get(phase, {}), dtype, none=0.0)
+        return Phase(bound.tokens, whole * seconds + besides, bound.compute_s, bound.memory_s, besides)
 
     def _met(self, tokens: int) -> float:
         """Numbers of all weights that a pass over `tokens` tokens reads: of experts, those that some token visits."""

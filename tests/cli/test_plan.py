@@ -336,6 +336,9 @@ def test_a_measured_machine_tells_times(capsys, monkeypatch, tmp_path):
     assert measured.bandwidth > 0
     assert all(rate > 0 for rate in measured.flops.values())
     assert all(s > 0 for by_type in measured.pace.per_layer.values() for s in by_type.values())
+    assert {phase for phase, by_type in measured.pace.whole.items() if by_type["float32"] > 0} == set(
+        measured.pace.per_layer
+    )
     assert from_dict(json.loads(json.dumps(to_dict(measured)))) == measured
     kept.keep(to_dict(measured))
     assert found(capsys, "tiny")["time"]["decode_tokens_per_s"] > 0

@@ -221,6 +221,16 @@ def test_maps_side_by_side_are_one_wider_product():
     assert by_width == {n: n for n in (qkv, 64 * 64, up, 96 * 64, 64 * config.vocab_size)}
 
 
+def test_a_whole_model_takes_more_than_its_parts():
+    slow = replace(HERE, pace=replace(PACE, whole={"decode": {"float32": 1.5}, "training": {"float32": 1.25}}))
+    config, asked = decoder(d_model=64, n_layers=4), InferencePlan(context=64, dtype="float32")
+    for phase, times in (("decode", 1.5), ("prefill", 1.0), ("train", 1.25)):
+        run = Run(2, 32) if phase == "train" else asked
+        parts, whole = (getattr(work(config, where), phase)(run) for where in (HERE, slow))
+        assert whole.seconds == pytest.approx(times * parts.seconds)
+        assert whole.besides_s == pytest.approx(times * parts.besides_s)
+
+
 def test_attention_is_as_fast_as_its_heads_and_tokens_allow():
     slow = replace(PACE, attention={"float32": {32: {64: 1e9}, 128: {64: 1e9, 256: 4e9}}})
     config = decoder(d_model=256, n_layers=4, attention={"n_heads": 4})
