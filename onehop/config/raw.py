@@ -25,6 +25,8 @@ KINDS: dict[str, Choices[Any]] = {
     "score": SCORES,
     "task": TASKS,
 }
+# Fields of such a name that are plain words, by the table that they stand in.
+WORDS: dict[str, tuple[str, ...]] = {"embed": ("position",)}
 # Fields of a block that may be given once for all blocks of a stack.
 COMMON = ("attention", "cross", "ffn", "norm", "norm_in", "norm_out", "parallel", "residual_scale")
 # Keys that only serve one value of another key: when a later layer changes that one, an earlier layer's are dropped.
@@ -52,7 +54,8 @@ def merge(low: Any, high: Any, field: str = "") -> Any:
     for switch, served in SERVES.get(field, {}).items():
         if switch in high and high[switch] != low.get(switch):
             low = {key: value for key, value in low.items() if key not in served}
-    return {**low, **{key: merge(low.get(key), value, key) for key, value in high.items()}}
+    words = WORDS.get(field, ())
+    return {**low, **{k: merge(low.get(k), value, "" if k in words else k) for k, value in high.items()}}
 
 
 def merge_stacks(layers: Sequence[Raw], where: str = "") -> Raw:

@@ -16,6 +16,8 @@ _PROBE = 1 << 13  # bytes of a file in which a NUL byte marks it as binary
 _SPLIT = re.compile(r"^(train|validation|valid|dev|test)\b")  # how the hub names the files of a split
 _STATE, _INFO = "state.json", "dataset_info.json"  # of a folder that `datasets.save_to_disk` wrote
 _SPLITS = "dataset_dict.json"  # of one with several splits
+# Files by which a folder is known that is not somebody's text: that of a run, and that of a text which was encoded.
+_OWN = (("recipe.toml", "metrics.jsonl"), ("source.json", "tokenizer.json", "train.bin"))
 
 
 def kind_of(path: Path) -> str:
@@ -38,6 +40,7 @@ def find_files(files: Sequence[str | Path]) -> tuple[list[Path], int]:
             texts = [path]
         elif glob.has_magic(str(path)):
             texts = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
+            texts = _without_own(texts) if "**" in path.parts else texts
             if not texts:
                 raise DataError(f"data.files={given}: no file matches. Quote the pattern, and check it with ls.")
         else:
@@ -49,14 +52,17 @@ def find_files(files: Sequence[str | Path]) -> tuple[list[Path], int]:
 
 
 def _in_folder(folder: Path, given: str | Path) -> tuple[list[Path], int]:
-    """(files with text, how many were left out): of a dataset its tables, of any other folder all that is text."""
+    """(files with text, how many were left out): of a dataset its tables, of any other folder all that is text.
+
+    What runs have written there is left out.
+    """
     if (folder / _SPLITS).is_file():
         folder = _only_split(folder, given)
     inside = sorted(file for file in folder.rglob("*") if file.is_file())
     if (folder / _STATE).is_file() and (folder / _INFO).is_file():
         texts = _saved(folder)
     else:
-        shown = [file for file in inside if not _hidden(file.relative_to(folder))]
+        shown = _without_own([file for file in inside if not _hidden(file.relative_to(folder))], root=folder)
         tables = [file for file in shown if kind_of(file) in TABLES]
         texts = _one_split(tables, given) or [file for file in shown if not _binary(file)]
     if not texts:
@@ -104,6 +110,13 @@ def _read_json(file: Path, key: str) -> list[Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file} does not list the dataset's {key.strip('_')}. Save the dataset again.") from error
     return list(found) if isinstance(found, list) else []
+
+
+def _without_own(files: Sequence[Path], *, root: Path | None = None) -> list[Path]:
+    """The files outside folders in which a run keeps its own; `root` itself is what was asked for."""
+    folders = {folder for file in files for folder in file.parents if root is None or root in folder.parents}
+    own = {folder for folder in folders if any(all((folder / name).is_file() for name in names) for names in _OWN)}
+    return [file for file in files if not own.intersection(file.parents)]
 
 
 def _hidden(path: Path) -> bool:

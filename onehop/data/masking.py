@@ -88,9 +88,20 @@ class Pieces:
 
 
 def span_rows(
-    shards: Shards, pieces: Pieces, *, rate: float, mean_span: float, marks: Sequence[int], borders: Borders, seed: int
+    shards: Shards,
+    pieces: Pieces,
+    *,
+    rate: float,
+    mean_span: float,
+    marks: Sequence[int],
+    borders: Borders,
+    seed: int,
+    most: int,
 ) -> Callable[[np.ndarray, np.ndarray], Batch]:
-    """What makes a batch of pieces with spans cut out: the rest is the source, the spans are the target."""
+    """What makes a batch of pieces with spans cut out: the rest is the source, the spans are the target.
+
+    Padding makes neither longer than `most` tokens.
+    """
 
     def make(rows: np.ndarray, epochs: np.ndarray) -> Batch:
         sources, said = [], []
@@ -100,7 +111,7 @@ def span_rows(
             shown, asked = cut_spans(tokens, rate, mean_span, marks=marks, key=_key(seed, epoch, row))
             sources.append(shown)
             said.append(np.append(asked, borders.end))
-        return batch_of(sources, said, borders)
+        return batch_of(sources, said, borders, most=most)
 
     return make
 

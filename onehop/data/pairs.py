@@ -50,12 +50,12 @@ def pair_example(pair: tuple[str, str], tokenizer: Tokenizer, borders: Borders) 
     return Example(said, [True] * len(said), source, n_bytes=len(pair[1].encode()))
 
 
-def pair_rows(examples: Examples, borders: Borders) -> Callable[[np.ndarray, np.ndarray], Batch]:
-    """What makes a batch of the examples with these numbers (B,)."""
+def pair_rows(examples: Examples, borders: Borders, *, most: int) -> Callable[[np.ndarray, np.ndarray], Batch]:
+    """What makes a batch of the examples with these numbers (B,), padded to at most `most` tokens."""
 
     def make(rows: np.ndarray, _: np.ndarray) -> Batch:
         sources = [_cut(examples.source, examples.source_starts, row) for row in rows]
-        return batch_of(sources, [_cut(examples.tokens, examples.starts, row) for row in rows], borders)
+        return batch_of(sources, [_cut(examples.tokens, examples.starts, row) for row in rows], borders, most=most)
 
     return make
 
@@ -65,11 +65,14 @@ def fitting(examples: Examples, length: int) -> np.ndarray:
     return np.flatnonzero((np.diff(examples.starts) <= length) & (np.diff(examples.source_starts) <= length))
 
 
-def batch_of(sources: Sequence[np.ndarray], said: Sequence[np.ndarray], borders: Borders) -> Batch:
-    """Rows of unequal length as a batch: the decoder reads its start and what it said, one place to the right."""
-    source, source_at = _padded(sources, 0)
-    targets, at = _padded(said, NO_TARGET)
-    read, _ = _padded([np.concatenate([[borders.start], row[:-1]]) for row in said], 0)
+def batch_of(sources: Sequence[np.ndarray], said: Sequence[np.ndarray], borders: Borders, *, most: int) -> Batch:
+    """Rows of unequal length as a batch: the decoder reads its start and what it said, one place to the right.
+
+    Padding alone makes no row longer than `most`.
+    """
+    source, source_at = _padded(sources, 0, most)
+    targets, at = _padded(said, NO_TARGET, most)
+    read, _ = _padded([np.concatenate([[borders.start], row[:-1]]) for row in said], 0, most)
     padded = bool((at < 0).any())
     return Batch(
         tokens=read,
@@ -84,9 +87,10 @@ def batch_of(sources: Sequence[np.ndarray], said: Sequence[np.ndarray], borders:
     )
 
 
-def _padded(rows: Sequence[np.ndarray], filler: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows as (B, T), T a multiple of STEP, and the positions in them, -1 on padding."""
-    width = -(-max(map(len, rows)) // STEP) * STEP
+def _padded(rows: Sequence[np.ndarray], filler: int, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows as (B, T), T a multiple of STEP where that is no more than `most`, and positions in them, -1 on padding."""
+    longest = max(map(len, rows))
+    width = max(longest, min(-(-longest // STEP) * STEP, most))
     values = np.full((len(rows), width), filler, dtype=np.int64)
     at = np.full((len(rows), width), -1, dtype=np.int64)
     for b, row in enumerate(rows):

@@ -74,6 +74,12 @@ class IdleExperts:
             if n == self.limit
         ]
 
+    def restore(self, idle: list[list[int]] | None, *, limit: int) -> None:
+        """Go on from there; `limit` is the one that they were counted for."""
+        self.idle = (
+            idle if idle is None else [[n if n >= limit else min(n, self.limit - 1) for n in row] for row in idle]
+        )
+
 
 def expert_columns(loads: Sequence[Tensor | None]) -> dict[str, Any]:
     """Each expert's share of its layer's tokens, and the shares' entropy over ln E (1: even), by layer; {} without.
@@ -108,6 +114,7 @@ class Alarms:
         self.spike, self.idle = SpikeAlarm(cfg.spike), IdleExperts(cfg.dead_after)
         self.columns: dict[str, Any] = {}
         self.lines: list[str] = []
+        self._said_empty = False
         self._norms: dict[str, float | None] = {}
 
     def look(self, model: Transformer) -> None:
@@ -120,6 +127,9 @@ class Alarms:
         if result.skipped:
             self.columns["skipped"] = True
             self.lines.append(f"step {result.step}: the gradient was not finite; the step is skipped")
+        if not result.targets and not self._said_empty:
+            self._said_empty = True
+            self.lines.append(f"step {result.step}: its rows hold no token to predict, so nothing moves (said once)")
         if self.spike.rings(result.loss):
             self.columns["spike"] = True
             self.lines.append(
@@ -136,12 +146,12 @@ class Alarms:
 
     def about(self) -> dict[str, Any]:
         """What has been heard, as JSON."""
-        return {"spike": self.spike.about(), "idle": self.idle.idle}
+        return {"spike": self.spike.about(), "idle": self.idle.idle, "dead_after": self.idle.limit}
 
     def restore(self, about: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.spike.restore(about["spike"])
-        self.idle.idle = about["idle"]
+        self.idle.restore(about["idle"], limit=about.get("dead_after", self.idle.limit))
 
 
 def note_skipped(file: Path, result: StepResult, batches: Sequence[Batch]) -> None:

@@ -3,7 +3,7 @@
 import shutil
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from onehop.base.errors import CheckpointError, ConfigError, OnehopError
@@ -36,8 +36,9 @@ def check_out(recipe: Recipe, *, resume: bool, fresh: bool) -> None:
             f"tune.init={recipe.tune.init} lies in out={out}, and the run would replace what it goes on from. "
             "Set out=OTHER."
         )
+    _check_texts(recipe)
     checkpoints = Checkpoints(out, keep=1).newest_first()
-    begun = checkpoints or any((out / name).exists() for name in RESULTS)
+    begun = checkpoints or (_has_recipe(out) and any((out / name).exists() for name in RESULTS))
     if resume and not checkpoints:
         way = "It ended before its first checkpoint: start over with --fresh." if begun else "Start without --resume."
         raise CheckpointError(f"{out} holds nothing to resume: {FOLDER} is missing. {way}")
@@ -52,15 +53,29 @@ def check_out(recipe: Recipe, *, resume: bool, fresh: bool) -> None:
         )
 
 
+def _check_texts(recipe: Recipe) -> None:
+    """A text where the run writes would have the run's own files in it, the next time that it is read."""
+    out = Path(recipe.out).resolve()
+    for given in (*recipe.data.files, *(file for source in recipe.data.mixture for file in source.files)):
+        place = Path(given).expanduser().resolve()
+        if place.is_dir() and (place == out or place.is_relative_to(out / "data")):
+            raise ConfigError(
+                f"data.files={given} is where the run writes, with out={recipe.out}: its files would be taken for "
+                "text. Set out=OTHER."
+            )
+
+
 def _of_somebody(out: Path) -> str | None:
     """A file that a run would replace, in a folder without one: of another model, or a recipe by hand."""
-    patterns = (CONFIG, *STALE, *TOKENIZER)
-    found = [file.name for pattern in patterns for file in sorted(out.glob(pattern))]
-    return next(iter(found), None) or (RECIPE if (out / RECIPE).exists() and not _written(out / RECIPE) else None)
+    patterns = (CONFIG, *STALE, *TOKENIZER, *RESULTS)
+    found = [file.relative_to(out) for pattern in patterns for file in sorted(out.glob(pattern))]
+    name = next(iter(found), None) or (RECIPE if (out / RECIPE).exists() and not _has_recipe(out) else None)
+    return None if name is None else str(name)
 
 
-def _written(file: Path) -> bool:
-    """Whether a recipe is, byte for byte, one that a run writes: no comment of anybody's, no order of their own."""
+def _has_recipe(out: Path) -> bool:
+    """Whether a recipe is there, byte for byte as a run writes it: no comment of anybody's, no order of their own."""
+    file = out / RECIPE
     try:
         text = file.read_text(encoding="utf-8")
         return to_toml(Recipe.model_validate(tomllib.loads(text))) == text
@@ -70,11 +85,14 @@ def _written(file: Path) -> bool:
 
 @contextmanager
 def nothing_left(out: Path) -> Iterator[None]:
-    """Remove the folder again if it is new and its block fails."""
-    first = next((parent for parent in (*reversed(out.parents), out) if not parent.exists()), None)
+    """Remove the folder again if it is new and its block fails, and those above it that are new and hold nothing."""
+    new = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
         yield
     except BaseException:
-        if first is not None:
-            shutil.rmtree(first, ignore_errors=True)
+        if new:
+            shutil.rmtree(out, ignore_errors=True)
+        for folder in new[1:]:
+            with suppress(OSError):  # another run may have begun beside this one
+                folder.rmdir()
         raise

@@ -81,11 +81,17 @@ def _masked(making: Making) -> Lesson:
 def _spans(making: Making) -> Lesson:
     task, length = making.recipe.task, making.length
     assert isinstance(task, SpansConfig), "the task's kind says so"
-    needed = span_counts(length, task.rate, task.mean_span)[1] + 1
+    n_out, n_spans = span_counts(length, task.rate, task.mean_span)
+    needed, room = n_spans + 1, making.recipe.model.max_len
     if needed > MOST_SENTINELS:
         raise ConfigError(
             f"task.rate={task.rate:g} and task.mean_span={task.mean_span:g} cut {needed - 1} spans out of a row of "
             f"{length} tokens, and there are marks for {MOST_SENTINELS - 1}. Shorten train.context, or raise mean_span."
+        )
+    if n_out + needed + 1 > room:  # the spans, each behind its mark, a last mark and the end
+        raise ConfigError(
+            f"task.rate={task.rate:g} and task.mean_span={task.mean_span:g} make targets of {n_out + needed + 1} "
+            f"tokens of rows of {length}, and model.max_len={room}. Shorten train.context, or lower task.rate."
         )
     data = making.plain([SENTINEL.format(i) for i in range(needed)])
     marks, borders = sentinels(data.tokenizer), making.borders(data.tokenizer)
@@ -98,7 +104,7 @@ def _spans(making: Making) -> Lesson:
     for shards in (data.train, data.validation):
         assert isinstance(shards, Shards), "one text, of which all is encoded"
         pieces = Pieces.of(shards, length)
-        make = span_rows(shards, pieces, **rates, seed=making.recipe.train.seed)
+        make = span_rows(shards, pieces, **rates, seed=making.recipe.train.seed, most=length)
         sides.append((make, np.arange(len(pieces.start))))
     about = f"{human_count(len(sides[0][1]))} pieces of at most {length} tokens, {task.rate:.0%} of each cut out"
     evaluation = making.evaluation(*sides[1])
@@ -152,7 +158,8 @@ def _pairs(making: Making) -> Lesson:
     borders = making.borders(tokenizer)
     ready = tokenizer
     data = making.store([borders.start, borders.end], ready, lambda: (pair_example(p, ready, borders) for p in read()))
-    sides = [(pair_rows(side, borders), fitting(side, making.length)) for side in both(data)]
+    most = making.length
+    sides = [(pair_rows(side, borders, most=most), fitting(side, most)) for side in both(data)]
     n = both(data)[0].n_documents
     longer = n - len(sides[0][1])
     about = f"{human_count(n)} pairs" + (f", {longer} longer than {making.length} tokens left out" if longer else "")

@@ -3,13 +3,13 @@
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -39,6 +39,7 @@ QUESTIONS = 300  # asked of each kind: a share of 0.9 is then known to within 0.
 ANSWERS = 1000  # pairs: a share of 0.99 is then known to within 0.006
 KNOWN = ("next", "pairs")  # tasks of which a corpus knows the best possible loss, or the right answers
 RECENT = 12  # steps in the sparkline
+Q = TypeVar("Q")
 QUESTION_SEED = 10_000  # added to the text's seed
 
 
@@ -239,6 +240,9 @@ class Session:
             self.display.phase("asking questions")
             for kind in ("it", "where"):
                 questions = self.corpus.questions(QUESTION_SEED + t.recipe.data.seed, QUESTIONS, kind=kind)
+                questions = self._that_fit(questions, lambda q: [q.prompt + said for said in (q.answer, *q.rivals)])
+                if not questions:
+                    continue
                 found[kind] = ask(t.model, t.tokenizer, questions, precision=t.precision, notify=self.display.note)
                 look = look_from(t.model, t.tokenizer, questions[0].prompt, word="it") if kind == "it" else None
                 if look is not None:
@@ -246,14 +250,28 @@ class Session:
         if self.corpus is not None and self.corpus.pairs is not None and t.lesson.borders is not None:
             self.display.phase("asking for held-out pairs")
             asked = list(islice(self.corpus.pairs(QUESTION_SEED + t.recipe.data.seed, held_out=True), ANSWERS))
-            found["pairs"] = ask_pairs(t.model, t.tokenizer, asked, borders=t.lesson.borders, notify=self.display.note)
-            across = look_across(t.model, t.tokenizer, asked[0], borders=t.lesson.borders)
-            draw_across(*across, t.out / f"{self.corpus.name}_attention.png")
+            asked = self._that_fit(asked, lambda pair: pair)
+            if asked:
+                more: dict[str, Any] = {"borders": t.lesson.borders}
+                found["pairs"] = ask_pairs(t.model, t.tokenizer, asked, **more, notify=self.display.note)
+                across = look_across(t.model, t.tokenizer, asked[0], **more)
+                draw_across(*across, t.out / f"{self.corpus.name}_attention.png")
         numbers: dict[str, Any] = {"val_loss": self.val_loss, "best_possible": self.best_possible}
         if (planned := self._planned()) is not None:
             numbers |= {"speed": self.speed.numbers(t.progress.tokens / t.progress.seconds), "planned": planned}
         t.add_to_report(understanding={kind: u.accuracy for kind, u in found.items()}, **numbers)
         return found
+
+    def _that_fit(self, questions: Sequence[Q], texts: Callable[[Q], Sequence[str]]) -> list[Q]:
+        """The questions all of whose texts the model's context holds; how many are left out is said."""
+        t, room = self.trainer, self.trainer.recipe.model.max_len
+        kept = [q for q in questions if all(len(t.tokenizer.encode(text)) <= room for text in texts(q))]
+        if n_left := len(questions) - len(kept):
+            self.display.say(
+                f"{n_left} of {len(questions)} held-out questions are not asked: they are longer than the model's "
+                f"context of {room} tokens"
+            )
+        return kept
 
     def _write_page(self) -> None:
         """report.html."""

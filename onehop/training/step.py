@@ -22,9 +22,9 @@ from onehop.training.setup import computing
 
 @dataclass(frozen=True, eq=False)
 class StepResult:
-    """What one step did. `loss`: mean surprise per target (nats) before the weights moved; `step` counts from 1.
+    """What one step did. `loss`: mean surprise per target (nats) before the weights moved, NaN without targets.
 
-    skipped: the loss or a gradient was infinite or not a number, and nothing moved.
+    `step` counts from 1. skipped: the loss or a gradient was infinite or not a number, and nothing moved.
     """
 
     step: int
@@ -75,7 +75,7 @@ def training_step(
     if scaler is not None:
         scaler.update()
     optimizer.zero_grad(set_to_none=True)
-    loss = sums.surprise / max(targets, 1)
+    loss = sums.surprise / targets if targets else math.nan
     return StepResult(index + 1, loss, lr, norm, targets, sums.loads, not finite, sums.entropy)
 
 

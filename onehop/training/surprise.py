@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from onehop.data.pack import NO_TARGET
 from onehop.model.transformer import Head
-from onehop.parts.linear import HOOKS
+from onehop.parts.linear import HOOKS, Linear, Tied
 from onehop.parts.score_plain import wide
 
 HAS_LIBRARY = hasattr(F, "linear_cross_entropy")  # PyTorch from 2.13
@@ -52,13 +52,14 @@ def in_chunks(head: Head, x: Tensor, targets: Tensor, *, chunk: int, z: bool = F
 
 
 def library_serves(head: Head, x: Tensor, *, z: bool) -> bool:
-    """Whether `F.linear_cross_entropy` computes this head's loss: float32 or 64, no softcap, no z-loss, no hooks.
+    """Whether `F.linear_cross_entropy` computes this head's loss: float32 or 64, no softcap, z-loss, adapter or hooks.
 
     In 16 bits it returns the sum of the batch's losses in 16 bits, which leaves of it three digits; and it cannot be
     part of a graph.
     """
     projection = head.projection
-    plain = not any(vars(projection)[hooks] for hooks in HOOKS) and head.softcap is None and not z
+    plain = type(projection) in (Linear, Tied) and not any(vars(projection)[hooks] for hooks in HOOKS)
+    plain = plain and head.softcap is None and not z
     scaled_bias = head.scale != 1.0 and projection.bias is not None  # the scale is laid on x, which misses the bias
     exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(x.device.type)
     return HAS_LIBRARY and plain and exact and not scaled_bias and not torch.compiler.is_compiling()

@@ -85,8 +85,8 @@ class Trainer:
             self.data, self.loader, self.data_report = self.lesson.data, self.lesson.loader, self.lesson.report
             self.tokenizer = self.data.tokenizer
             self.recipe = _with_vocab(recipe, self.tokenizer.vocab_size)
-            self.sample_prompt()  # a refusal comes now and not after the first evaluation
             self._check_evaluation()
+            self.sample_prompt()  # a refusal comes now and not after the first evaluation
             self._make(begun)
             if resume:
                 restore(self, allow_changes=allow_changes)
@@ -243,8 +243,10 @@ class Trainer:
         self.alarms.hear(result)
         if result.skipped and not overflow:
             note_skipped(self.out / SKIPPED, result, micro)
+        if p.step == cfg.steps and not p.tokens and not p.skipped:
+            raise DataError(f"no step had a token to predict, with train.context={self.context}.{self._more_targets()}")
         nothing_moved = p.step == cfg.steps == p.skipped
-        if p.in_a_row == cfg.max_skipped or nothing_moved:
+        if p.in_a_row >= cfg.max_skipped or nothing_moved:
             kept = "" if overflow else f" (their token ids are in {self.out / SKIPPED})"
             raise self._diverged(
                 f"the gradients of {p.in_a_row} step{'s in a row' * (p.in_a_row > 1)}, up to step {result.step}, "
@@ -272,11 +274,15 @@ class Trainer:
         """Refuse validation rows in which nothing is asked for: their loss would be that of no token."""
         if any(batch.n_targets for batch in self.lesson.evaluation()):
             return
-        rate = ", or raise task.rate" if isinstance(self.recipe.task, MaskedConfig) else ""
         raise DataError(
             f"the validation rows hold no token to predict, with train.context={self.context} and "
-            f"train.eval_rows={self.recipe.train.eval_rows}. Give more text, or longer rows{rate}."
+            f"train.eval_rows={self.recipe.train.eval_rows}.{self._more_targets()}"
         )
+
+    def _more_targets(self) -> str:
+        """The way out where there is nothing to predict."""
+        rate = ", or raise task.rate" if isinstance(self.recipe.task, MaskedConfig) else ""
+        return f" Give more text, or longer rows{rate}."
 
     def _begin(self, fresh: bool) -> None:
         """Make the folder ready: nothing of an earlier run with `fresh`, nothing half-written, and the recipe."""

@@ -132,6 +132,13 @@ def test_changing_the_kind_drops_what_the_new_kind_does_not_know(recipe):
     assert refused(recipe(), ["model.ffn=moe"]).startswith("model.ffn.n_experts is missing")
 
 
+def test_a_plain_word_replaces_a_word_though_parts_of_its_name_come_in_kinds(recipe):
+    file = recipe(PLAIN.replace("[data]", 'embed.position = "learned"\n[data]'))
+    assert read(file, ["model.embed.position=sinusoidal"]).recipe.model.embed.position == "sinusoidal"
+    assert read(file, ["model.embed.position=none"]).recipe.model.embed.position == "none"
+    assert read("dates", ["model.encoder.embed.position=learned"]).recipe.model.encoder.embed.position == "learned"
+
+
 def test_naming_another_text_drops_what_described_the_old_one(recipe):
     data = read(recipe(), ["data.files=mine.txt"]).recipe.data
     assert (data.corpus, data.files, data.n_documents) == (None, ("mine.txt",), None)

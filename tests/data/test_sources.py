@@ -30,6 +30,21 @@ def test_a_folder_is_read_sorted_without_hidden_binary_and_empty_files(folder):
     assert source.description == "5 files (56 B)"
 
 
+def test_what_a_run_has_written_in_a_folder_of_texts_is_no_text(folder):
+    everything = list(open_source(files=[folder]))
+    run, encoded = folder / "out" / "first", folder / "out" / "data" / "5eed"
+    for place, names in (
+        (run, ["recipe.toml", "metrics.jsonl", "samples.txt", "sub/note.txt"]),
+        (encoded, ["source.json", "tokenizer.json", "train.bin"]),
+    ):
+        for name in names:
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text(name)
+    assert list(open_source(files=[folder])) == everything
+    assert list(open_source(files=[f"{folder}/**/*.txt"])) == list(open_source(files=[f"{folder}/*.txt"]))
+    assert list(open_source(files=[run / "samples.txt", run / "sub"])) == ["samples.txt", "sub/note.txt"]
+
+
 def test_files_globs_and_folders_come_in_the_order_given_and_each_file_once(folder):
     assert list(open_source(files=[folder / "b.txt", f"{folder}/*.md", folder / "a.md"])) == ["bee", "ay"]
     assert list(open_source(files=[f"{folder}/**/*.py"])) == ["see = 1\n"]

@@ -60,7 +60,7 @@ def test_a_broken_step_is_skipped_counted_noted_and_its_rows_are_kept(tmp_path, 
 
 
 def test_of_skipped_pairs_the_sources_are_kept_too(tmp_path):
-    batches = [batch_of([np.array([5, 6])], [np.array([7, 2])], Borders(1, 2)) for _ in range(2)]
+    batches = [batch_of([np.array([5, 6])], [np.array([7, 2])], Borders(1, 2), most=64) for _ in range(2)]
     note_skipped(tmp_path / "skipped.jsonl", StepResult(1, math.nan, 0.1, math.nan, 4, (), True), batches)
     (kept,) = [json.loads(line) for line in (tmp_path / "skipped.jsonl").read_text().splitlines()]
     assert [row[:2] for row in kept["source"]] == [[5, 6]] * 2
@@ -83,6 +83,18 @@ def test_so_many_broken_steps_in_a_row_end_the_run_also_over_a_resume(tmp_path, 
     assert [row["step"] for row in lines(tmp_path, "skipped.jsonl")] == [2, 4, 5, 6]
     Trainer(recipe(tmp_path, steps=9, max_skipped=3), resume=True)
     assert [row["step"] for row in lines(tmp_path, "skipped.jsonl")] == [2, 4, 5]  # the run stands at step 5
+
+
+def test_a_lowered_limit_of_broken_steps_counts_those_before_the_resume(tmp_path, break_steps):
+    break_steps(2, 3, 4, 5, 6)
+    trainer = Trainer(recipe(tmp_path, steps=9, max_skipped=9))
+    for result in trainer.steps():
+        if result.step == 5:
+            trainer.save()
+            break
+    again = Trainer(recipe(tmp_path, steps=9, max_skipped=3), resume=True)
+    with pytest.raises(OnehopError, match=r"of 5 steps in a row, up to step 6, were not finite"):
+        list(again.steps())
 
 
 @pytest.mark.parametrize(("steps", "said"), [(1, "of 1 step, up to step 1,"), (2, "of 2 steps in a row, up to step 2")])
@@ -168,3 +180,15 @@ def test_the_gradients_of_the_parts_add_up_to_the_whole():
     assert {"layers.0", "layers.1", "final_norm", "encoder.layers.0", "encoder.layers.1"} < norms.keys()
     total = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     assert math.sqrt(sum(x * x for x in norms.values())) == pytest.approx(float(total), rel=1e-3)  # four digits each
+
+
+def test_an_alarm_that_is_lowered_on_resume_rings_for_what_was_idle_before():
+    before = IdleExperts(100)
+    for _ in range(5):
+        before.rings([torch.tensor([3, 0])])
+    after = IdleExperts(3)
+    after.restore(before.idle, limit=before.limit)
+    assert [after.rings([torch.tensor([3, 0])]) for _ in range(2)] == [[(0, 1)], []]
+    again = IdleExperts(3)
+    again.restore(after.idle, limit=3)
+    assert again.rings([torch.tensor([3, 0])]) == []

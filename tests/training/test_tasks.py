@@ -75,8 +75,8 @@ def test_a_batch_of_pairs_costs_what_its_pairs_cost_one_by_one():
     model = small_model(encoder_decoder())
     sources = [np.array([5, 6, 7]), np.array([8]), np.arange(3, 13)]
     said = [np.array([4, 2]), np.arange(3, 12), np.array([9, 9, 9, 2])]
-    alone = [surprise(model, batch_of([s], [t], Borders(1, 2))) for s, t in zip(sources, said, strict=True)]
-    together = batch_of(sources, said, Borders(1, 2))
+    alone = [surprise(model, batch_of([s], [t], Borders(1, 2), most=64)) for s, t in zip(sources, said, strict=True)]
+    together = batch_of(sources, said, Borders(1, 2), most=64)
     assert together.n_targets == sum(map(len, said))
     # float64, and other shapes of the same sums
     assert surprise(model, together) == pytest.approx(sum(alone), rel=1e-12)
@@ -87,7 +87,7 @@ def test_the_loss_of_a_pair_is_that_of_each_token_after_the_start_and_those_befo
     source, said = [5, 6, 7], [4, 9, 2]
     logits = model(torch.tensor([source]), torch.tensor([[1, 4, 9]]))
     expected = -logits.log_softmax(-1)[0, torch.arange(3), said].sum()
-    batch = batch_of([np.array(source)], [np.array(said)], Borders(1, 2))
+    batch = batch_of([np.array(source)], [np.array(said)], Borders(1, 2), most=64)
     assert surprise(model, batch) == pytest.approx(float(expected.detach()), rel=1e-12)
 
 
@@ -273,6 +273,8 @@ def test_pairs_that_do_not_fit_into_a_row_are_left_out_and_counted(tmp_path):
         ({"kind": "masked", "as_mask": 0.9, "as_random": 0.2}, {}, ConfigError, "task.as_mask=0.9 and .*at most"),
         ({"kind": "spans", "rate": 0.5, "mean_span": 1.0}, {"model": {**MODELS["spans"], "max_len": 512}},
          ConfigError, "marks for 99"),
+        ({"kind": "spans", "rate": 0.5, "mean_span": 1.0}, {}, ConfigError,
+         "make targets of 34 tokens of rows of 32, and model.max_len=32"),
         ("pairs", {"file": "text.txt"}, DataError, "text.txt holds no records"),
         ({"kind": "pairs", "target": "answer"}, {}, DataError, "no text in the field 'answer' .it has source, target"),
         ("pairs", {"data": {"files": ["nowhere.jsonl"]}}, DataError, "nowhere.jsonl does not exist"),
@@ -288,6 +290,47 @@ def test_what_cannot_be_learned_is_refused_and_leaves_nothing_behind(tmp_path, t
         Trainer(recipe(tmp_path, task, **options))
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_padding_makes_no_row_longer_than_the_context():
+    row, long = np.arange(5), np.arange(27)
+    batch = batch_of([row, long], [row, long], Borders(1, 2), most=30)
+    assert batch.source.shape == batch.tokens.shape == batch.targets.shape == (2, 30)
+    assert batch_of([row], [row], Borders(1, 2), most=30).tokens.shape == (1, 8)
+    assert batch_of([long], [np.arange(40)], Borders(1, 2), most=30).tokens.shape == (1, 40)  # all of it is said
+
+
+def test_a_validation_side_without_a_pair_that_fits_is_refused_though_samples_are_wanted(tmp_path):
+    """The sample goes on from the first source of the evaluation, and there is none."""
+
+    def lay(*long):
+        rows = [{"source": f"{i:03d}" * (30 if i in long else 1), "target": "b"} for i in range(40)]
+        (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    lay()
+    trainer = Trainer(recipe(tmp_path, "pairs"))
+    held, decode = trainer.lesson.data.validation, trainer.tokenizer.decode
+    cuts = zip(held.source_starts[:-1], held.source_starts[1:], strict=True)
+    lay(*(int(decode(held.source[start:stop].tolist())) for start, stop in cuts))
+    with pytest.raises(DataError, match=r"the validation rows hold no token to predict, with train\.context=32"):
+        Trainer(recipe(tmp_path, "pairs", sample_tokens=5), fresh=True)
+
+
+def test_questions_longer_than_the_context_are_not_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "ANSWERS", 30)
+    data = {"corpus": "dates", "files": [], "n_documents": 200}
+    learned = {"embed": {"position": "learned"}}
+    model = {**learned, "encoder": {**MODELS["pairs"]["encoder"], **learned}, "max_len": 22}
+    run = onehop.train(recipe(tmp_path, "pairs", model=model, data=data, sample_tokens=2))
+    assert 0 < run.understanding["pairs"].asked < 30
+
+
+def test_a_run_without_a_token_to_predict_has_not_succeeded(tmp_path):
+    rare = {"kind": "masked", "rate": 0.01}
+    with pytest.raises(DataError, match=r"no step had a token to predict, with train.context=4\..*raise task\.rate"):
+        onehop.train(recipe(tmp_path, rare, steps=2, context=4, batch_size=1, eval_rows=500))
+    rows = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["loss"] for row in rows] == [None] * len(rows)
 
 
 def test_a_source_that_fills_a_row_is_no_reason_to_refuse_the_run(tmp_path):

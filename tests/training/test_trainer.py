@@ -11,6 +11,7 @@ from onehop.config import Recipe
 from onehop.config.keys import known_keys
 from onehop.training import Trainer, unchanged
 from onehop.training.checkpoints import FOLDER
+from onehop.training.folder import nothing_left
 from tests.training.small_runs import recipe, sentences
 
 DROPOUT = {"dropout": {"embed": 0.1, "attention": 0.1, "residual": 0.1}}
@@ -138,8 +139,12 @@ def test_a_resumed_run_may_not_change_its_model_or_the_order_of_its_text(tmp_pat
 
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize(
-    "name", ["config.json", "model-00001-of-00002.safetensors", "tokenizer.json", "merges.txt", "recipe.toml"]
-)
+    "name",
+    [
+        "config.json", "model.safetensors", "model-00001-of-00002.safetensors", "tokenizer.json", "merges.txt",
+        "recipe.toml", "metrics.jsonl", "report.html", "provenance.json",
+    ],
+)  # fmt: skip
 def test_files_of_somebody_that_a_run_would_replace_stay(tmp_path, name, fresh):
     file = tmp_path / "out" / name
     file.parent.mkdir()
@@ -147,6 +152,28 @@ def test_files_of_somebody_that_a_run_would_replace_stay(tmp_path, name, fresh):
     with pytest.raises(ConfigError, match=rf"holds no run, but {name}, which this one would replace\. Set out=OTHER"):
         Trainer(recipe(tmp_path), fresh=fresh)
     assert {path.name: path.read_text() for path in file.parent.iterdir()} == {name: "# mine"}
+
+
+@pytest.mark.parametrize("place", ["out", "out/data", "out/data/texts"])
+def test_a_text_where_the_run_writes_is_refused(tmp_path, place):
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place / "text.txt").write_text(sentences())
+    with pytest.raises(ConfigError, match=r"is where the run writes, with out=.*: its files would be taken for text"):
+        Trainer(recipe(tmp_path, data={"files": [str(tmp_path / place)]}))
+    Trainer(recipe(tmp_path, data={"files": [str(tmp_path / place / "text.txt")]}))
+
+
+@pytest.mark.parametrize("neighbour", [False, True])
+def test_a_run_that_is_refused_removes_its_own_folder_and_no_other(tmp_path, neighbour):
+    out = tmp_path / "new" / "out" / "a"
+    beside = tmp_path / "new" / "out" / "b" / "checkpoints"
+    with pytest.raises(ValueError, match="refused"), nothing_left(out):
+        (out / "data").mkdir(parents=True)
+        if neighbour:
+            beside.mkdir(parents=True)
+        raise ValueError("refused")
+    assert not out.exists()
+    assert beside.exists() == neighbour == (tmp_path / "new").exists()
 
 
 def test_a_recipe_that_was_written_by_a_run_is_its_own_until_somebody_changes_it(tmp_path):

@@ -307,6 +307,18 @@ def test_of_a_question_longer_than_the_model_only_the_end_is_answered_as_a_sampl
     assert trainer.tokenizer.decode(trainer.sample_prompt()).endswith("A:")
 
 
+def test_an_adapted_head_is_learned_chunk_by_chunk_as_at_once(tmp_path, base):
+    words = ["tune.lora.rank=2", "tune.lora.targets=*", "train.steps=3"]
+    for folder, more in (("whole", []), ("chunks", ["train.loss_chunk=16"])):
+        (tmp_path / folder).mkdir()
+        onehop.train(tuned(tmp_path / folder, base, *words, *more))
+    whole, chunks = (
+        [json.loads(line)["loss"] for line in (tmp_path / folder / "out" / "metrics.jsonl").read_text().splitlines()]
+        for folder in ("whole", "chunks")
+    )
+    assert chunks == pytest.approx(whole, rel=1e-5)  # float32, sums in another order
+
+
 def test_a_template_that_leaves_nothing_to_learn_is_refused(tmp_path, base):
     wanted = tuned(tmp_path, base)
     (tmp_path / "chat.jinja").write_text("always the same")
