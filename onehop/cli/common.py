@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from onehop.base.errors import RequestError
 
@@ -32,7 +33,7 @@ class _Console(Console):
 
 def people(as_json: bool) -> Console:
     """The console for people: the terminal, or a pipe, whose lines are not broken; or nothing where a machine reads."""
-    return _Console(quiet=as_json, highlight=False, width=None if sys.stdout.isatty() else UNBROKEN)
+    return _Console(quiet=as_json, highlight=False, markup=False, width=None if sys.stdout.isatty() else UNBROKEN)
 
 
 def repeat_on_a_gpu() -> None:
@@ -75,7 +76,7 @@ def table(*columns: str, rows: list[tuple[Any, ...]]) -> Table:
         Column(first, no_wrap=True), *(Column(name, overflow="fold") for name in others), box=None, pad_edge=False
     )
     for row in rows:
-        drawn.add_row(*map(str, row))
+        drawn.add_row(*(Text(str(cell)) for cell in row))
     return drawn
 
 

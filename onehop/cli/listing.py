@@ -34,7 +34,7 @@ def listing(
         return 0
     console = people(json)
     for kind, rows in found.items():
-        console.print(f"[bold]{kind}[/bold]  ({USE[kind]})")
+        console.print(f"[bold]{kind}[/bold]  ({USE[kind]})", markup=True)
         width = max((len(row["name"]) for row in rows), default=0)
         for row in rows:
             console.print(f"  {row['name']:<{width}}  {row['about']}", soft_wrap=True, markup=False)

@@ -6,6 +6,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from rich.text import Text
+
 from onehop.base.errors import ConfigError, OnehopError
 from onehop.base.units import human_bytes, human_count, human_flops
 from onehop.cli import plan_options as o
@@ -163,7 +165,7 @@ def _measure(json: bool) -> int:
 
 
 def _show_device(found: Device, say: Any) -> None:
-    say(f"[bold]{found.name}[/bold]: {human_bytes(found.memory)} of memory; {found.source}")
+    say(Text.assemble((found.name, "bold"), f": {human_bytes(found.memory)} of memory; {found.source}"))
     if not found.flops:
         return
     say(f"  memory is read at {human_bytes(found.bandwidth)}/s")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from onehop.base.units import human_bytes, human_count, human_flops, human_time
 from onehop.cost.advice import Advice, Room
@@ -38,7 +39,7 @@ def show_plan(found: Mapping[str, Any], name: str, say: Say) -> None:
     """Everything that `Plan.as_dict` holds."""
     asked, params = found["asked"], found["params"]
     active = "" if params["active"] == params["total"] else f", {human_count(params['active'])} active"
-    say(f"[bold]{name}[/bold]: {params['total']:,} parameters ({human_count(params['total'])}{active})")
+    say(Text.assemble((name, "bold"), f": {params['total']:,} parameters ({human_count(params['total'])}{active})"))
     for text in found["missing"]:
         say(f"  at least: {text} is missing (docs/planner.md says how a part of your own gives it)", markup=False)
     total = params["total"]

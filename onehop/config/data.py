@@ -40,7 +40,7 @@ class MixtureSource(TextConfig):
     """One source of a mixture."""
 
     name: str = Field(pattern=r"^\w[\w-]*$", description="what reports call it")
-    weight: float = Field(1.0, gt=0, description="its share of the tokens, against the other sources' weights")
+    weight: float = Field(1.0, gt=0, le=1e9, description="its share of the tokens, against the other sources' weights")
 
     @model_validator(mode="after")
     def _has_text(self) -> "MixtureSource":

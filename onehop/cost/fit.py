@@ -19,6 +19,7 @@ MEMORY, STEPS = 10, 400  # steps that L-BFGS remembers, and takes at most
 # Starts: appendix D.2's grid of α, β, e, a, b, two steps coarser.
 GRID = ((0.0, 0.5, 1.0, 1.5, 2.0), (0.0, 0.5, 1.0, 1.5, 2.0), (-1.0, 0.0, 1.0), (0.0, 10.0, 20.0), (0.0, 10.0, 20.0))
 FLAT = 1e-3  # an exponent by which a thousand times as much lowers a term by less than 1 %
+IN_STEP = 0.999  # a correlation of sizes and lengths above which they are one quantity
 SEEN = 1e-4  # the share of the loss by which a term has to fall among the points for its exponent to mean something
 LOWEST, AMONG = 24, 5  # starts that are followed to their end; different sizes that a fit needs
 
@@ -83,6 +84,11 @@ def _check(points: Points) -> None:
         raise DataError(
             "five constants take at least 5 runs, of 3 model sizes and 3 numbers of tokens. "
             f"Here: {len(points.n)}, of {sizes} and {lengths}."
+        )
+    if abs(np.corrcoef(np.log(points.n), np.log(points.d))[0, 1]) > IN_STEP:
+        raise DataError(
+            "in these points tokens grow in step with parameters, so that what either does to the loss cannot be told "
+            "apart. Add runs of one size with other numbers of tokens."
         )
 
 

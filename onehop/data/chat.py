@@ -1,5 +1,6 @@
 """Conversations as examples: all of their tokens are read, and the assistant's are learned."""
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ def chat_examples(records: Iterable[Record], tokenizer: Tokenizer) -> Iterator[E
     Raises DataError, naming the line, for what is no conversation or what the template cannot write.
     """
     for where, record in records:
-        messages = _messages(record, where)
+        messages = [_in_words(message, n, where) for n, message in enumerate(_messages(record, where), start=1)]
         extra = {"tools": record["tools"]} if "tools" in record else {}
         try:
             ids, learned = learned_turns(tokenizer, messages, **extra)
@@ -24,6 +25,31 @@ def chat_examples(records: Iterable[Record], tokenizer: Tokenizer) -> Iterator[E
             raise DataError(f"{where}: {error}") from error
         said = [message.get("content") for message in messages if message["role"] == "assistant"]
         yield Example(ids, learned, n_bytes=sum(len(text.encode()) for text in said if isinstance(text, str)))
+
+
+def _in_words(message: dict[str, Any], n: int, where: str) -> dict[str, Any]:
+    """A message whose content is a text: parts that are all text are joined; beside calls of tools none is needed."""
+    content = message.get("content")
+    if content is None and message.get("tool_calls"):
+        return {**message, "content": ""}
+    if isinstance(content, list) and content and all(isinstance(_text_of(part), str) for part in content):
+        return {**message, "content": "".join(map(_text_of, content))}
+    if not isinstance(content, str):
+        raise DataError(
+            f"{where}: the content of message {n} is {_shown(content)}. Give a text, or parts that are all "
+            '{"type": "text", "text": "…"}.'
+        )
+    return message
+
+
+def _text_of(part: Any) -> Any:
+    return part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+
+
+def _shown(content: Any) -> str:
+    """A value as JSON writes it, cut where it is long."""
+    text = json.dumps(content, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _messages(record: dict[str, Any], where: str) -> list[dict[str, Any]]:

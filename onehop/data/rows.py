@@ -44,9 +44,10 @@ class ShardRows:
 
     def __init__(self, shards: Shards, *, length: int, packing: str, seed: int):
         if shards.n_tokens <= length:
+            shorter = f", or use a shorter train.context (at most {shards.n_tokens - 1})" if shards.n_tokens > 8 else ""
             raise DataError(
                 f"{shards.name} holds {shards.n_tokens} tokens, fewer than one row and its targets ({length} + 1). "
-                f"Give more text, or use a shorter train.context (at most {max(shards.n_tokens - 1, 0)})."
+                f"Give more text{shorter}."
             )
         check_targets(shards)
         self.shards, self.length, self.seed = shards, length, seed

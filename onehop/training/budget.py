@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from onehop.base.errors import ConfigError
+from onehop.base.errors import ConfigError, Diverged
 from onehop.config.origins import leaves
 from onehop.config.recipe import Recipe, TrainConfig
 from onehop.config.sweep import Entry
@@ -87,17 +87,21 @@ def _facts(t: Trainer, seconds: float | None) -> Facts:
 
 
 def _pace(t: Trainer) -> float:
-    """Seconds of a micro-batch: the median over some steps."""
+    """Seconds of a micro-batch: the median over some steps, also where they diverge, as the run itself will tell."""
     found: list[float] = []
     before, began = t.progress, 0.0
-    for p in (t.progress for _ in t.steps()):
-        if p.step == SETTLING:
-            began = p.seconds
-        elif p.step > SETTLING:
-            found.append((p.seconds - before.seconds) / (p.batches - before.batches))
-            if len(found) >= TIMED or (len(found) >= 3 and p.seconds - began > SECONDS):
-                break
-        before = p
+    try:
+        for p in (t.progress for _ in t.steps()):
+            if p.step == SETTLING:
+                began = p.seconds
+            elif p.step > SETTLING:
+                found.append((p.seconds - before.seconds) / (p.batches - before.batches))
+                if len(found) >= TIMED or (len(found) >= 3 and p.seconds - began > SECONDS):
+                    break
+            before = p
+    except Diverged:
+        if not found:
+            raise
     return statistics.median(found)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from onehop.base.files import atomic_file, atomic_write
 from onehop.base.units import human_count, human_flops, human_time
 from onehop.training.paired import Difference, difference
-from onehop.training.report import read_metrics
+from onehop.training.report import in_words, read_metrics
 
 COLUMNS = ("recipe", "parameters", "steps", "tokens", "FLOPs", "time", "mean", "spread", "difference (95 %)", "verdict")
 AXES = {"tokens": "tokens", "flops": "FLOPs", "time": "seconds of training"}
@@ -164,7 +164,7 @@ def _draw(out: Path, found: Sequence[Line], results: Sequence[Result], *, equal:
             right.plot([i - 0.25, i + 0.25], [line.mean] * 2, color=color)
     left.set(xlabel=AXES[equal], ylabel=f"validation loss ({unit})")
     right.set(ylabel=f"last validation loss ({unit})")
-    right.set_xticks(range(len(found)), [line.name for line in found], rotation=30, ha="right", fontsize=8)
+    right.set_xticks(range(len(found)), [in_words(line.name) for line in found], rotation=30, ha="right", fontsize=8)
     if left.lines:
         left.legend(fontsize=8)
     for axes in (left, right):
@@ -180,7 +180,7 @@ def _draw_curves(axes: Any, curves: Sequence[np.ndarray], name: str, color: str)
     n = min(map(len, curves))
     table = np.stack([curve[:n] for curve in curves])  # (seeds, n, 2)
     x = table[..., 0].mean(axis=0)
-    axes.plot(x, table[..., 1].mean(axis=0), color=color, marker="o", markersize=2, linewidth=1, label=name)
+    axes.plot(x, table[..., 1].mean(axis=0), color=color, marker="o", markersize=2, linewidth=1, label=in_words(name))
     axes.fill_between(x, table[..., 1].min(axis=0), table[..., 1].max(axis=0), color=color, alpha=0.2, linewidth=0)
 
 

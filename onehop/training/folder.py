@@ -1,5 +1,6 @@
 """The folder of a run: never over an earlier result or somebody's own files, and nothing left of what was refused."""
 
+import json
 import shutil
 import tomllib
 from collections.abc import Iterator
@@ -81,6 +82,15 @@ def _has_recipe(out: Path) -> bool:
         return to_toml(Recipe.model_validate(tomllib.loads(text))) == text
     except (OSError, ValueError, OnehopError):
         return False
+
+
+def step_of(folder: Path) -> int | None:
+    """The step whose model lies in a folder that a run has written; None where there is none."""
+    try:
+        step: int = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))["step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return step
 
 
 @contextmanager

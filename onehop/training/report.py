@@ -133,7 +133,7 @@ def draw_losses(rows: Sequence[dict[str, Any]], path: Path, *, best: float | Non
     if held:
         axes.plot(*zip(*held, strict=True), color="#1f5a99", marker="o", markersize=3, label="validation")
     if best is not None:
-        axes.axhline(best, color="#b5442e", linestyle="--", linewidth=1, label=best_label)
+        axes.axhline(best, color="#b5442e", linestyle="--", linewidth=1, label=in_words(best_label))
     shown = [y for _, y in train + held] + ([] if best is None else [best])
     if shown and min(shown) > 0:  # a text whose every token is certain reaches 0, which no logarithm shows
         axes.set_yscale("log")
@@ -142,12 +142,17 @@ def draw_losses(rows: Sequence[dict[str, Any]], path: Path, *, best: float | Non
         axes.set_yticks(_ticks(low, high))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set(xlabel="step", ylabel="loss (nats per token)", title=title)
+    axes.set(xlabel="step", ylabel="loss (nats per token)", title=in_words(title))
     axes.grid(alpha=0.25, which="major")
     if train or held or best is not None:
         axes.legend()
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", bbox_inches="tight")
+
+
+def in_words(text: str) -> str:
+    """A text as matplotlib draws it word for word: between two dollars it would read formulas."""
+    return text.replace("$", r"\$")
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -7,6 +7,8 @@ from onehop.model.init import BIASES
 from onehop.parts.absolute import LearnedPositions
 from onehop.parts.norm import LayerNorm, NormOfHeads, RMSNorm
 
+EXPERTS = ("w1", "w2", "w3")  # stacked matrices of `parts/moe.py`
+
 
 def roles(model: nn.Module) -> dict[str, Role]:
     """The role of each parameter, by its name."""
@@ -27,5 +29,9 @@ def _role(model: nn.Module, name: str, parameter: nn.Parameter) -> Role:
 
 
 def is_hidden(name: str, role: Role, parameter: nn.Parameter) -> bool:
-    """Whether this is a matrix between hidden states, or a stack of them: not of the embedding or of the head."""
-    return role == "matrices" and ".layers." in f".{name}" and min(parameter.shape[-2:]) > 1
+    """Whether this is a matrix between hidden states, or a stack of experts: not of the embedding or of the head.
+
+    What else has more than two dims, such as a convolution in a part of one's own, is no matrix.
+    """
+    matrix = parameter.dim() == 2 or (parameter.dim() == 3 and name.rpartition(".")[2] in EXPERTS)
+    return role == "matrices" and ".layers." in f".{name}" and matrix and min(parameter.shape[-2:]) > 1

@@ -31,7 +31,7 @@ from onehop.training.ema import Average
 from onehop.training.evaluate import validation_loss
 from onehop.training.events import FOLDER as EVENTS
 from onehop.training.events import check_logs
-from onehop.training.folder import RECIPE, RESULTS, SKIPPED, check_out, nothing_left
+from onehop.training.folder import RECIPE, RESULTS, SKIPPED, check_out, nothing_left, step_of
 from onehop.training.lessons import make_lesson
 from onehop.training.optimizer import make_optimizer
 from onehop.training.randomness import Generators, has_own_parts
@@ -302,6 +302,8 @@ class Trainer:
             self.checkpoints.set_aside(self.restored)
             self.checkpoints.show(self.restored)
             keep_until(self.out / SKIPPED, self.progress.step)
+            if step_of(self.out / EMA) != self.progress.step:  # of a checkpoint that is set aside; the next save has it
+                shutil.rmtree(self.out / EMA, ignore_errors=True)
         atomic_write(self.out / RECIPE, to_toml(self.recipe))
 
 

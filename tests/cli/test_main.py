@@ -121,6 +121,12 @@ def test_explain_tells_where_each_value_comes_from_and_trains_nothing(capsys, tm
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("name", ["x[/y]", "[bold]x[/bold]", "[a-z]*.txt"])
+def test_brackets_in_a_value_are_no_markup(name, capsys, tmp_path):
+    assert main(["train", "tiny", "--explain", f"out={tmp_path}/{name}"]) == 0
+    assert f"{tmp_path}/{name}" in capsys.readouterr().out
+
+
 def test_explain_names_every_key_whole_in_a_line_of_its_own(capsys):
     """Through a pipe, as `onehop train tiny --explain | grep scaling` reads it."""
     scaling = ["model.attention.position.scaling=linear", "model.attention.position.scaling.factor=4"]

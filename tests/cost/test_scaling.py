@@ -140,3 +140,12 @@ def test_a_term_that_vanished_is_refused_whatever_its_exponent(alpha):
 def test_a_law_that_does_not_exist_is_answered_with_the_nearest():
     with pytest.raises(ConfigError, match=r"'chinchila' does not exist\. Did you mean chinchilla\?"):
         law("chinchila")
+
+
+def test_tokens_that_grow_in_step_with_parameters_tell_the_two_apart_no_longer():
+    rows = [(n := 1e6 * 2.0**i, 20 * n, 1.7 + 400 / n**0.34 + 410 / (20 * n) ** 0.28) for i in range(8)]
+    with pytest.raises(
+        DataError, match=r"tokens grow in step with parameters, so that what either does .* Add runs of"
+    ):
+        fit(points(rows))
+    fit(points([*rows, (1e6, 1e9, 1.7 + 400 / 1e6**0.34 + 410 / 1e9**0.28)]), resamples=0)

@@ -117,3 +117,31 @@ def test_a_damaged_array_is_refused_by_name(tmp_path):
     file.write_bytes(file.read_bytes()[:40])
     with pytest.raises(DataError, match=r"train\.tokens\.npy cannot be used"):
         Examples.open(tmp_path, "train")
+
+
+PARTS = [{"type": "text", "text": "hi"}, {"type": "text", "text": " there"}]
+
+
+def test_a_content_of_parts_is_their_text_and_beside_calls_of_tools_none_is_needed():
+    ready = tokenizer(CHATML)
+    plain = [{"role": "user", "content": "hi there"}, {"role": "assistant", "content": ""}]
+    parts = [{"role": "user", "content": PARTS}, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]
+    one, other = (next(chat_examples([("a:1", {"messages": talk})], ready)) for talk in (plain, parts))
+    assert list(one.tokens) == list(other.tokens)
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        (None, "null"),
+        ([], r"\[\]"),
+        ({"a": 1}, r'\{"a": 1\}'),
+        (True, "true"),
+        (7, "7"),
+        ([*PARTS, {"type": "image"}], r"\[.*…"),
+    ],
+)
+def test_a_content_that_is_no_text_is_refused_and_not_learned(content, shown):
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}]
+    with pytest.raises(DataError, match=rf"^a:1: the content of message 2 is {shown}\. Give a text, or parts"):
+        list(chat_examples([("a:1", {"messages": talk})], tokenizer(CHATML)))

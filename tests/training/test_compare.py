@@ -154,6 +154,18 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(tmp_path, entry):
     assert "has diverged" in found.results[1].diverged
 
 
+def test_a_run_that_diverges_while_its_pace_is_taken_is_noted_too(tmp_path, entry):
+    wild = entry("wild", lr=1e36, warmup=0, max_skipped=9, steps=12)
+    found = compare([entry(steps=12), wild], out=tmp_path / "both", seeds=1, equal="time")
+    assert [line.verdict for line in found.lines()][1] == "diverged (1 of 1)"
+
+
+def test_names_with_dollars_are_drawn_as_they_are(tmp_path, entry):
+    found = compare([entry("a$_$"), entry("b$^{$")], out=tmp_path / "both", seeds=1)
+    assert len(found.results) == 2
+    assert (tmp_path / "both" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_other_tokenizers_are_compared_by_bits_per_byte_of_the_whole_text(tmp_path, entry):
     letters = entry("b", data={"tokenizer": "characters", "vocab_size": 1024})
     found = compare([entry(), letters], out=tmp_path / "both", seeds=1)

@@ -66,3 +66,18 @@ def test_a_run_without_an_average_is_not_resumed_with_one(tmp_path):
     first.save()
     with pytest.raises(ConfigError, match=r"train\.ema"):
         Trainer(recipe(tmp_path, steps=2, ema=0.9), resume=True)
+
+
+def test_after_a_fall_back_to_an_older_checkpoint_no_newer_average_is_shown(tmp_path):
+    options = {"ema": 0.9, "steps": 4, "eval_every": 4, "save_every": 2}
+    onehop.train(recipe(tmp_path, **options))
+    newest = tmp_path / "out" / "checkpoints" / "step-00000004" / "optimizer.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    again = Trainer(recipe(tmp_path, **options), resume=True)
+    assert again.progress.step == 2
+    assert not (tmp_path / "out" / "ema").exists()
+    list(again.steps())
+    again.save()
+    assert json.loads((tmp_path / "out" / "ema" / "provenance.json").read_text())["step"] == 4
+    Trainer(recipe(tmp_path, **options), resume=True)
+    assert (tmp_path / "out" / "ema").exists()

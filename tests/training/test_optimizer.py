@@ -4,11 +4,12 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 from onehop.config.recipe import TrainConfig
 from onehop.training.muon import Muon, orthogonal
 from onehop.training.optimizer import make_optimizer
-from onehop.training.roles import roles
+from onehop.training.roles import is_hidden, roles
 from tests.small_models import CONFIGS, MOE, decoder, encoder_decoder, small_model
 
 EXPERTS = decoder(attention={"sinks": True}, ffn=MOE | {"bias": True, "router_bias": True, "d_ff_shared": 4})
@@ -122,3 +123,13 @@ def test_muon_leaves_embedding_head_norms_and_biases_to_adamw():
     assert "layers.0.ffn.w2" in names
     assert "layers.1.attention.wq.weight" in names
     assert names == {name for name, role in roles(model).items() if role == "matrices"}
+
+
+def test_a_convolution_in_a_part_of_ones_own_is_no_stack_of_matrices():
+    shapes = {
+        "layers.0.ffn.w1": (4, 8, 8),
+        "layers.0.ffn.mix.weight": (8, 8, 3),
+        "layers.0.ffn.conv.weight": (8, 8, 3, 3),
+    }
+    hidden = [name for name, shape in shapes.items() if is_hidden(name, "matrices", nn.Parameter(torch.empty(shape)))]
+    assert hidden == ["layers.0.ffn.w1"]

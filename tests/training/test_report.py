@@ -54,6 +54,12 @@ def test_a_curve_is_drawn_of_few_or_broken_numbers(tmp_path, rows, best):
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("title", ["a$_$", "p$x^{2$", "$", "a_b^c", r"\frac{"])
+def test_a_title_is_drawn_word_for_word(tmp_path, title):
+    draw_losses([{"step": 1, "loss": 2.0}], tmp_path / "loss.png", best=1.0, best_label=title, title=title)
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("line", [b"\xff\xfe\xfa", b"[1]", b'{"loss": 1}', b'{"step": "x"}'])
 def test_a_line_that_no_run_wrote_is_refused_by_its_number(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
