@@ -217,6 +217,26 @@ def test_the_figures_of_the_readme_are_those_of_the_results():
     assert [text for text in expected if text not in README] == []
 
 
+def test_the_half_hour_is_that_of_the_results_and_its_recipe_ships():
+    found = results("shakespeare_half_hour")
+    step, loss = next((step, loss) for step, _, loss in found["validation"] if round(loss, 3) == found_best(found))
+    minutes, seconds = divmod(found["seconds"], 60)
+    for text in (
+        f"({found['parameters'] / 1e6:.1f} million parameters", f"is at {loss:.3f} after {step} of its 2000 steps",
+        f"after {minutes} min {seconds} s",
+    ):  # fmt: skip
+        assert text in README
+    recipe = read("shakespeare-half-hour", ["data.files=tinyshakespeare.txt"]).recipe.model_dump(mode="json")
+    unlike = {"model": {"vocab_size"}, "train": {"measure_peak"}}  # the text's ids; a minute that was saved
+    for part in ("model", "data", "task", "tune", "train"):
+        rows = {key: value for key, value in recipe[part].items() if key not in unlike.get(part, ())}
+        assert rows == {key: found["recipe"][part][key] for key in rows}
+
+
+def found_best(found):
+    return round(min(loss for _, _, loss in found["validation"]), 3)
+
+
 def test_the_best_rates_of_the_page_are_those_of_the_results():
     found, page = results("width_transfer"), (ROOT / "docs" / "optimizing.md").read_text()
     for way, name in (("without", "as it is"), ("with", "`width_transfer = 64`")):
