@@ -14,6 +14,7 @@ from onehop.cost.numbers import PLAIN, bytes_per_weight
 from onehop.cost.weights import Weight, turning_width
 
 CHUNK = 2048  # tokens of prompts that are read at once (`generate/engine.py`)
+BY_LENGTH = ("dynamic", "longrope")  # rope scalings whose angles depend on the text's length (`parts/rope_scaling.py`)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def inference(config: ModelConfig, weights: Sequence[Weight], plan: InferencePla
     size = bytes_per_weight(plan.computes)
     cache = kv_cache(config, plan.caches)
     prompt = plan.context if plan.prompt is None else plan.prompt
-    columns = min(prompt, max(1, CHUNK // plan.batch))
+    columns = prompt if _by_length(config) else min(prompt, max(1, CHUNK // plan.batch))
     reading = size * plan.batch * columns * max(_widest(config.d_model, block, size) for block in config.layers())
     reading += _tables(config, plan.batch, columns, prompt)
     stepping = 2 * size * plan.batch * config.need_vocab()  # the last logits and the next
@@ -91,6 +92,12 @@ def inference(config: ModelConfig, weights: Sequence[Weight], plan: InferencePla
     maps += config.need_vocab() * (config.embed.width or config.d_model) if config.head.tied else 0
     prepared = size * maps if plan.prepares else 0.0
     return Inference(stored, held, max(reading, stepping), prepared, cache.missing)
+
+
+def _by_length(config: ModelConfig) -> bool:
+    """Whether a prompt is read whole: its angles depend on its length."""
+    positions = (block.attention.position for block in config.blocks)
+    return any(isinstance(p, RopeConfig) and p.scaling is not None and p.scaling.kind in BY_LENGTH for p in positions)
 
 
 def _widest(d: int, block: BlockConfig, size: float) -> float:
