@@ -119,7 +119,7 @@ def _trained_steps(plan: Plan, asked: Asked) -> Iterator[Change]:
         yield "blocks computed again in backward (train.recompute=block)", lambda a: replace(a, recompute="block")
     if asked.optimizer == "adamw":
         yield "one moment instead of two (train.optimizer=muon)", lambda a: replace(a, optimizer="muon")
-    context = asked.train_context or min(plan.context(asked), plan.config.max_len)
+    context = plan.train_context(asked)
     while context > 512:
         context //= 2
         yield f"rows of {context} tokens (train.context={context})", lambda a, n=context: replace(a, train_context=n)  # type: ignore[misc]

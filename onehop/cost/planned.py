@@ -161,12 +161,12 @@ class Plan:
         context, on_cpu = self.context(asked), device is not None and device.kind == "cpu"
         out = {
             "params": _params(self.parameters),
-            "flops": self._flops_dict(context, self._train_context(asked)),
+            "flops": self._flops_dict(context, self.train_context(asked)),
             "attention": self._traffic_dict(context, asked),
             "kv_cache": self._cache_dict(context, asked),
             "memory": self._memory_dict(asked, on_cpu),
             "loss": [asdict(o) for o in for_model(self.parameters.active, self.parameters.non_embedding, asked.tokens)],
-            "asked": {**asdict(asked), "context": context, "train_context": self._train_context(asked)},
+            "asked": {**asdict(asked), "context": context, "train_context": self.train_context(asked)},
             "vocab_size": self.config.need_vocab(),
             "missing": self.missing(),
         }
@@ -184,11 +184,12 @@ class Plan:
         """Tokens of a text that is asked about."""
         return asked.context or self.config.max_len
 
-    def _train_context(self, asked: Asked) -> int:
+    def train_context(self, asked: Asked) -> int:
+        """Tokens of a row of training: those asked for, or of a text, no more than the model's longest."""
         return asked.train_context or min(self.context(asked), self.config.max_len)
 
     def _run(self, asked: Asked, on_cpu: bool) -> Run:
-        return Run(asked.train_rows, self._train_context(asked), asked.precision, on_cpu, asked.packed)
+        return Run(asked.train_rows, self.train_context(asked), asked.precision, on_cpu, asked.packed)
 
     def _served(self, asked: Asked, *, prepares: bool = False) -> InferencePlan:
         context = self.context(asked)

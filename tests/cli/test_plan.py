@@ -115,6 +115,23 @@ def test_an_option_can_be_swept_too(capsys):
     assert rows[1]["training_bytes"] > rows[0]["training_bytes"]
 
 
+def test_each_row_of_a_sweep_over_tokens_has_its_own(capsys):
+    rows = found(capsys, "llama-3-8b", "--sweep", "tokens=1e9,1e12")["rows"]
+    active = plan("llama-3-8b").parameters.active
+    assert [row["loss"] for row in rows] == pytest.approx([law("replication").loss(active, d) for d in (1e9, 1e12)])
+    rows = found(capsys, "llama-3-8b", "--sweep", "batch=1,2", "--tokens", "1e12")["rows"]
+    assert rows[0]["loss"] == rows[1]["loss"]
+
+
+def test_a_sweep_and_a_what_if_train_in_the_rows_that_the_plan_has(capsys):
+    rows = found(capsys, "gpt2", "--sweep", "train.context=128,1024")["rows"]
+    told = [found(capsys, "gpt2", f"train.context={n}")["flops"]["train_per_token"] for n in (128, 1024)]
+    assert [row["train_flops_per_token"] for row in rows] == told
+    assert told[0] < told[1]
+    first = found(capsys, "gpt2", "train.context=128", "--what-if")["what_if"][0]
+    assert first["train_flops_per_token"] == told[0]
+
+
 def test_it_answers_without_torch():
     code = (
         "import sys; from onehop.cli.main import main; main(['plan', 'llama-3-8b', '--what-if']); "
