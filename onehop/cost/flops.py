@@ -45,6 +45,16 @@ class Pass:
         return self.new if self.logits is None else self.logits
 
 
+def reading(config: ModelConfig, length: int) -> Pass:
+    """How a prompt of `length` tokens is read: by an encoder-decoder as the source, beside one start token."""
+    return Pass(length, logits=1) if config.encoder is None else Pass(1, logits=1, source=length)
+
+
+def next_token(config: ModelConfig, length: int) -> Pass:
+    """The pass that makes a text of `length` tokens whole; an encoder's source has as many."""
+    return Pass(1, past=length - 1, source=0 if config.encoder is None else length, read_before=True)
+
+
 @dataclass(frozen=True)
 class Flops:
     """FLOPs of a forward pass of one row.
@@ -112,7 +122,7 @@ def products(
     for w in weights:
         by_product.setdefault(_product_of(w), []).append(w)
     for maps in by_product.values():
-        if rows := maps[0].share * _rows(maps[0], step, encodes):
+        if rows := maps[0].share * rows_of(maps[0], step, encodes):
             width = math.sqrt(sum(math.prod(w.shape[-2:]) for w in maps) / 2)
             yield Product(rows, sum(w.size for w in maps), width)
     if config.head.tied:
@@ -152,7 +162,7 @@ def _encodes(config: ModelConfig, step: Pass) -> bool:
     return config.encoder is not None and not step.read_before
 
 
-def _rows(w: Weight, step: Pass, encodes: bool) -> int:
+def rows_of(w: Weight, step: Pass, encodes: bool) -> int:
     """How many rows a weight is multiplied with."""
     if w.encoder:
         return step.source if encodes and w.rows == "token" else 0

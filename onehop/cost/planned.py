@@ -11,7 +11,7 @@ from onehop.config.model import ModelConfig
 from onehop.config.named import presets
 from onehop.cost.activations import Run
 from onehop.cost.devices import Device
-from onehop.cost.flops import TRAINING, Flops, Pass, forward
+from onehop.cost.flops import TRAINING, Flops, Pass, forward, next_token, reading
 from onehop.cost.kv_cache import KVCache, kv_cache
 from onehop.cost.memory import Training, TrainingPlan, training
 from onehop.cost.numbers import bytes_per_weight
@@ -198,8 +198,10 @@ class Plan:
         return InferencePlan(batch=asked.batch, context=context, prepares=prepares, **options)
 
     def _flops_dict(self, context: int, train_context: int) -> dict[str, Any]:
-        trained, read = self.flops(new=train_context), self.flops(new=context, logits=1)
-        decoded = self.flops(new=1, past=context - 1)
+        trained = self.flops(new=train_context)
+        read, decoded = (
+            forward(self.config, self.weights, step(self.config, context)) for step in (reading, next_token)
+        )
         return {
             "train_per_token": TRAINING * trained.total / train_context,
             "train_per_token_products": TRAINING * trained.products / train_context,
