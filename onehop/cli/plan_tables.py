@@ -96,8 +96,9 @@ def _show_attention(found: Mapping[str, Any], asked: Mapping[str, Any], say: Say
 def _show_memory(found: Mapping[str, Any], say: Say) -> None:
     memory, asked = found["memory"], found["asked"]
     train, serve = memory["training"], memory["inference"]
+    kind = f"weights in {asked['dtype']}" if asked["stored"] is None else "weights as in the file"
     rows = [(name, human_bytes(serve[key])) for name, key in (
-        (f"weights in {asked['dtype']}", "weights"), ("KV cache", "kv_cache"), ("working", "working"),
+        (kind, "weights"), ("KV cache", "kv_cache"), ("working", "working"),
         ("prepared copies (CPU)", "prepared"), ("margin, 5 %", "margin"),
     ) if serve[key]]  # fmt: skip
     rows.append(("together", human_bytes(memory["inference_bytes"])))

@@ -137,20 +137,23 @@ class Room:
 
 def what_fits(plan: Plan, asked: Asked, device: Device) -> list[Room]:
     """Types of weights by contexts: the number of texts that fit at once."""
-    out = []
+    wishes = {dtype: replace(asked, dtype=dtype, stored=None) for dtype in dict.fromkeys((asked.dtype, *DTYPES))}
+    if asked.stored is not None:
+        wishes = {"the file's": asked, **wishes}
+    return [_room(plan, name, wish, device) for name, wish in wishes.items()]
+
+
+def _room(plan: Plan, name: str, wish: Asked, device: Device) -> Room:
     on_cpu = device.kind == "cpu"
-    for dtype in dict.fromkeys((asked.dtype, *DTYPES)):
-        wish = replace(asked, dtype=dtype, stored=None)
 
-        def fit(batch: int, context: int, wish: Asked = wish) -> bool:
-            chosen = replace(wish, batch=batch, context=context)
-            return plan.inference_memory(chosen, on_cpu=on_cpu).total <= device.memory
+    def fit(batch: int, context: int) -> bool:
+        chosen = replace(wish, batch=batch, context=context)
+        return plan.inference_memory(chosen, on_cpu=on_cpu).total <= device.memory
 
-        texts = {context: _most(lambda n, c=context: fit(n, c)) for context in _contexts(plan, asked)}  # type: ignore[misc]
-        longest = _most(lambda n: fit(1, n))
-        weights = plan.inference_memory(wish, on_cpu=on_cpu).weights
-        out.append(Room(dtype, weights, texts, None if longest >= LIMIT else longest))
-    return out
+    texts = {context: _most(lambda n, c=context: fit(n, c)) for context in _contexts(plan, wish)}  # type: ignore[misc]
+    longest = _most(lambda n: fit(1, n))
+    weights = plan.inference_memory(wish, on_cpu=on_cpu).weights
+    return Room(name, weights, texts, None if longest >= LIMIT else longest)
 
 
 LIMIT = 1 << 24  # texts, or tokens, beyond which nobody counts

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -131,8 +131,7 @@ class Plan:
     def inference_memory(self, asked: Asked | None = None, *, on_cpu: bool = False) -> Inference:
         """The peak of generation."""
         asked = asked or Asked()
-        found = inference(self.config, self.weights, self._served(asked, prepares=on_cpu))
-        return found if asked.stored is None else replace(found, weights=asked.stored)
+        return inference(self.config, self.weights, self._served(asked, prepares=on_cpu))
 
     def times(self, device: Device, asked: Asked | None = None) -> dict[str, Phase]:
         """Seconds of a step of training, of reading a prompt and of a further token, on one device."""
@@ -194,8 +193,8 @@ class Plan:
     def _served(self, asked: Asked, *, prepares: bool = False) -> InferencePlan:
         context = self.context(asked)
         source = context if self.config.encoder is not None else 0
-        options: dict[str, Any] = {"dtype": asked.dtype, "cache_dtype": asked.cache_dtype, "source": source}
-        return InferencePlan(batch=asked.batch, context=context, prepares=prepares, **options)
+        options = {name: getattr(asked, name) for name in ("batch", "dtype", "cache_dtype", "stored")}
+        return InferencePlan(context=context, source=source, prepares=prepares, **options)
 
     def _flops_dict(self, context: int, train_context: int) -> dict[str, Any]:
         trained = self.flops(new=train_context)

@@ -64,7 +64,7 @@ class Work:
         """One further token for each of `batch` texts of `context` tokens."""
         step = replace(next_token(self.config, max(1, plan.context)), source=plan.source)
         flops = forward(self.config, self.weights, step)
-        size = bytes_per_weight(plan.dtype)
+        size = self._size(plan)
         cache = kv_cache(self.config, plan.caches)
         held = float(cache.bytes(batch=plan.batch, context=plan.context, source=plan.source))
         read = size * self._met(step, plan.batch) + held
@@ -82,7 +82,7 @@ class Work:
         length = max(whole.new, whole.source)
         tokens = plan.batch * length
         flops = forward(self.config, self.weights, whole)
-        size = bytes_per_weight(plan.dtype)
+        size = self._size(plan)
         moved = plan.batch * least_bytes(self.config.encoder or self.config, length, bytes_per_weight(plan.computes))
         moved += size * self._met(whole, plan.batch)
         found = self._bound(tokens, plan.batch * flops.seen, moved, plan.dtype)
@@ -157,6 +157,10 @@ class Work:
         whole = _of(self.device.pace.whole.get(phase, {}), dtype, none=1.0)
         besides = whole * times * layers * _of(self.device.pace.per_layer.get(phase, {}), dtype, none=0.0)
         return Phase(bound.tokens, whole * seconds + besides, bound.compute_s, bound.memory_s, besides)
+
+    def _size(self, plan: InferencePlan) -> float:
+        """Bytes of a number of the weights; in a file of several types, on average."""
+        return bytes_per_weight(plan.dtype) if plan.stored is None else plan.stored / sum(w.size for w in self.weights)
 
     def _met(self, step: Pass, batch: int) -> float:
         """Numbers of the weights that `batch` rows of a pass read: of experts, those that some token visits."""

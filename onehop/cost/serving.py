@@ -58,6 +58,7 @@ class InferencePlan:
     cache_dtype: str | None = None
     source: int = 0
     prepares: bool = False  # whether a second copy of the linear maps is kept (`parts/linear.py`)
+    stored: float | None = None  # bytes of all weights where a file says them, whatever `dtype` is
 
     @property
     def computes(self) -> str:
@@ -87,7 +88,7 @@ def inference(config: ModelConfig, weights: Sequence[Weight], plan: InferencePla
     reading += _tables(config, plan.batch, columns, prompt)
     stepping = 2 * size * plan.batch * config.need_vocab()  # the last logits and the next
     held = cache.bytes(batch=plan.batch, context=plan.context, source=plan.source)
-    stored = weight_bytes(weights, plan.dtype)
+    stored = weight_bytes(weights, plan.dtype) if plan.stored is None else plan.stored
     maps = sum(w.size for w in weights if w.rows != "none" and len(w.shape) == 2 and w.part != "router")
     maps += config.need_vocab() * (config.embed.width or config.d_model) if config.head.tied else 0
     prepared = size * maps if plan.prepares else 0.0

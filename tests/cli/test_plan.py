@@ -225,6 +225,23 @@ def test_of_a_gguf_file_the_weights_are_as_large_as_they_lie_there(capsys, tmp_p
     assert asked["memory"]["inference"]["weights"] == 4 * file["params"]["total"]
 
 
+def test_a_gguf_file_is_read_as_fast_as_its_own_bytes_allow(capsys, tmp_path):
+    config = small(d_model=64, ffn={"kind": "gated", "d_ff": 256})
+    save_gguf(onehop.build(config), tmp_path / "m.gguf", dtype="q8_0")
+    words = [str(tmp_path / "m.gguf"), "--context", "8", "--device", "H100"]
+    whole = found(capsys, *words)
+    asked = {dtype: found(capsys, *words, "--dtype", dtype) for dtype in ("q8_0", "bfloat16")}
+    for phase in ("decode", "prefill"):
+        own, eight, sixteen = (one["time"][f"{phase}_s"] for one in (whole, asked["q8_0"], asked["bfloat16"]))
+        assert own == pytest.approx(eight, rel=0.15)  # vectors and the cache make the difference
+        assert own < 0.75 * sixteen
+    assert "weights as in the file" in said(capsys, *words)
+    assert "weights in q8_0" in said(capsys, *words, "--dtype", "q8_0")
+    rooms = found(capsys, words[0], "--what-fits", "--device", "H100")["fits"]
+    assert rooms[0]["dtype"] == "the file's"
+    assert rooms[0]["weights"] == whole["memory"]["inference"]["weights"]
+
+
 def test_of_a_folder_of_gguf_files_the_one_that_would_be_loaded_is_planned(capsys, tmp_path):
     """By preference, by its kind, and where one model lies in several parts."""
     model, files = onehop.build(small()), tmp_path / "files"
