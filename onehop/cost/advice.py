@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from onehop.cost.devices import Device
 from onehop.cost.planned import Asked, Plan
@@ -23,7 +24,8 @@ class Step:
 class Advice:
     """Bytes that are needed and there, and, where they do not suffice, changes in order, each on top of those before.
 
-    An empty list where it fits as it is. `possible`: whether the last change makes it fit.
+    An empty list where it fits as it is; where it can fit, none without which it would. `possible`: whether the last
+    change makes it fit.
     """
 
     needed: float
@@ -61,68 +63,117 @@ def for_training(plan: Plan, asked: Asked, device: Device) -> Advice:
     return _until_it_fits(asked, needed, _trained_steps(plan, asked), device.memory)
 
 
-Change = tuple[str, Callable[[Asked], Asked]]
+class Change(NamedTuple):
+    """A change by its name. Of those of one `key` the later goes further, and takes the place of the earlier."""
+
+    key: str
+    name: str
+    make: Callable[[Asked], Asked]
 
 
-def _until_it_fits(asked: Asked, needed: Callable[[Asked], float], changes: Iterator[Change], room: float) -> Advice:
-    first = needed(asked)
-    steps: list[Step] = []
-    now, wish = first, asked
-    for name, change in changes:
+Needed = Callable[[Asked], float]
+
+
+def _until_it_fits(asked: Asked, needed: Needed, changes: Iterator[Change], room: float) -> Advice:
+    first = now = needed(asked)
+    taken: list[Change] = []
+    wish = asked
+    for change in changes:
         if now <= room:
             break
-        then = change(wish)
+        then = change.make(wish)
         less = needed(then)
         if less < 0.99 * now:  # a change that does next to nothing is no advice
             wish, now = then, less
-            steps.append(Step(name, now, now <= room))
+            taken.append(change)
+    if now <= room:
+        taken = _only_needed(asked, needed, taken, room)
+    steps: list[Step] = []
+    for change in taken:
+        asked = change.make(asked)
+        now = needed(asked)
+        steps.append(Step(change.name, now, now <= room))
     return Advice(first, room, steps)
+
+
+def _only_needed(asked: Asked, needed: Needed, taken: list[Change], room: float) -> list[Change]:
+    """The changes without those that a later one makes needless, each going no further than it must; dearest first."""
+
+    def fits(changes: list[Change]) -> bool:
+        wish = asked
+        for change in changes:
+            wish = change.make(wish)
+        return needed(wish) <= room
+
+    left = [change for i, change in enumerate(taken) if all(change.key != later.key for later in taken[i + 1 :])]
+    for last in reversed(left):
+        at = left.index(last)
+        milder = [[], *([change] for change in taken if change.key == last.key)]
+        left = next((tried for one in milder if fits(tried := [*left[:at], *one, *left[at + 1 :]])), left)
+    return left
 
 
 def _served_steps(plan: Plan, asked: Asked, room: float, needed: Callable[[Asked], float]) -> Iterator[Change]:
     if asked.batch > 1:
-        yield "one text at a time (--batch 1)", lambda a: replace(a, batch=1)
+        yield Change("batch", "one text at a time (--batch 1)", lambda a: replace(a, batch=1))
     if asked.dtype in ("float32", "float64"):
-        yield "weights in bfloat16 (--dtype bfloat16)", lambda a: replace(a, dtype="bfloat16")
-    yield "weights in 8 bits (--dtype q8_0)", lambda a: _packed(a, "q8_0")
-    yield "the cache in 8 bits (--cache-dtype int8)", lambda a: replace(a, cache_dtype="int8")
+        yield Change("dtype", "weights in bfloat16 (--dtype bfloat16)", lambda a: replace(a, dtype="bfloat16"))
+    yield Change("dtype", "weights in 8 bits (--dtype q8_0)", lambda a: _packed(a, "q8_0"))
+    yield Change("cache_dtype", "the cache in 8 bits (--cache-dtype int8)", lambda a: replace(a, cache_dtype="int8"))
     context = plan.context(asked)
     while context > 2048:
         context //= 2
-        yield f"a context of {context} (--context {context})", lambda a, n=context: replace(a, context=n)  # type: ignore[misc]
-    yield "weights in 4 bits (--dtype q4_k)", lambda a: _packed(a, "q4_k")
+        name = f"a context of {context} (--context {context})"
+        yield Change("context", name, lambda a, n=context: replace(a, context=n))  # type: ignore[misc]
+    yield Change("dtype", "weights in 4 bits (--dtype q4_k)", lambda a: _packed(a, "q4_k"))
 
 
 def _packed(asked: Asked, dtype: str) -> Asked:
-    """Weights in blocks; what was to be kept in the cache stays as it was."""
-    return replace(asked, dtype=dtype, cache_dtype=asked.caches, stored=None)
+    """Weights in blocks; what was to be kept in the cache in 16 bits stays as it was."""
+    wide = asked.dtype in ("float32", "float64")
+    return replace(asked, dtype=dtype, cache_dtype=asked.cache_dtype if wide else asked.caches, stored=None)
 
 
 def _trained_steps(plan: Plan, asked: Asked) -> Iterator[Change]:
     if asked.precision == "float32":
-        yield "products in bfloat16 (train.precision=bfloat16)", lambda a: replace(a, precision="bfloat16")
+        yield Change(
+            "precision", "products in bfloat16 (train.precision=bfloat16)", lambda a: replace(a, precision="bfloat16")
+        )
     if asked.loss_chunk is None:
-        yield "logits of 1024 tokens at a time (train.loss_chunk=1024)", lambda a: replace(a, loss_chunk=1024)
+        yield Change(
+            "loss_chunk",
+            "logits of 1024 tokens at a time (train.loss_chunk=1024)",
+            lambda a: replace(a, loss_chunk=1024),
+        )
     rows = asked.train_rows
     while rows > 1:
         rows //= 2
-        yield (
+        yield Change(
+            "train_rows",
             f"{rows} rows per pass (train.micro_batch={rows})",
             lambda a, n=rows: replace(a, train_rows=n, micro_batches=asked.micro_batches * asked.train_rows // n),  # type: ignore[misc]
         )
     if asked.recompute == "none":
-        yield (
+        yield Change(
+            "recompute",
             "norms and activations computed again in backward (train.recompute=selective)",
             lambda a: replace(a, recompute="selective"),
         )
     if asked.recompute != "block":
-        yield "blocks computed again in backward (train.recompute=block)", lambda a: replace(a, recompute="block")
+        yield Change(
+            "recompute",
+            "blocks computed again in backward (train.recompute=block)",
+            lambda a: replace(a, recompute="block"),
+        )
     if asked.optimizer == "adamw":
-        yield "one moment instead of two (train.optimizer=muon)", lambda a: replace(a, optimizer="muon")
+        yield Change(
+            "optimizer", "one moment instead of two (train.optimizer=muon)", lambda a: replace(a, optimizer="muon")
+        )
     context = plan.train_context(asked)
     while context > 512:
         context //= 2
-        yield f"rows of {context} tokens (train.context={context})", lambda a, n=context: replace(a, train_context=n)  # type: ignore[misc]
+        name = f"rows of {context} tokens (train.context={context})"
+        yield Change("train_context", name, lambda a, n=context: replace(a, train_context=n))  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
