@@ -118,6 +118,8 @@ def _plan(question: Question, *, what_if: bool, rooms: bool, json: bool) -> int:
     if rooms:
         fits = what_fits(one, asked, where)
         show_rooms(fits, where.name, where.memory, say)
+        if max(fits[0].texts) > found.config.max_len:
+            say(f"  the model was made for texts of {found.config.max_len:,} tokens at most", markup=False)
         if json:
             machines({"device": where.name, "memory": where.memory, "fits": [asdict(room) for room in fits]})
         return 0
@@ -127,13 +129,13 @@ def _plan(question: Question, *, what_if: bool, rooms: bool, json: bool) -> int:
         if json:
             machines({"what_if": [{"name": row.name, **asdict(row.figures)} for row in changes]})
         return 0
-    figures = one.as_dict(asked, device=where)
+    figures, notes = one.as_dict(asked, device=where), [*found.notes, *one.notes(asked)]
     served, trained = for_inference(one, asked, where), for_training(one, asked, where)
     if json:
         advice = {"inference": _steps(served), "training": _steps(trained)}
-        machines({"model": found.name, "source": found.kind, "notes": found.notes, **figures, "advice": advice})
+        machines({"model": found.name, "source": found.kind, "notes": notes, **figures, "advice": advice})
         return 0
-    for note in found.notes:
+    for note in notes:
         say(f"({note})", markup=False)
     show_plan(figures, found.name, say)
     say()

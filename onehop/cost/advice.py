@@ -202,7 +202,8 @@ def _room(plan: Plan, name: str, wish: Asked, device: Device) -> Room:
         return plan.inference_memory(chosen, on_cpu=on_cpu).total <= device.memory
 
     texts = {context: _most(lambda n, c=context: fit(n, c)) for context in _contexts(plan, wish)}  # type: ignore[misc]
-    longest = _most(lambda n: fit(1, n))
+    most = LIMIT if plan.longest is None else plan.longest
+    longest = _most(lambda n: n <= most and fit(1, n))
     weights = plan.inference_memory(wish, on_cpu=on_cpu).weights
     return Room(name, weights, texts, None if longest >= LIMIT else longest)
 
@@ -211,7 +212,9 @@ LIMIT = 1 << 24  # texts, or tokens, beyond which nobody counts
 
 
 def _contexts(plan: Plan, asked: Asked) -> list[int]:
-    return sorted({*CONTEXTS, plan.context(asked)})
+    """Those that are common and that the model can read, and the one that is asked about."""
+    common = {context for context in CONTEXTS if plan.longest is None or context <= plan.longest}
+    return sorted({*common, plan.context(asked)})
 
 
 def _most(fits: Callable[[int], bool]) -> int:

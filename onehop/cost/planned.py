@@ -179,13 +179,32 @@ class Plan:
             }
         return out
 
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest text that can be read: as many as there are learned positions; None: any."""
+        learned = any(s is not None and s.embed.position == "learned" for s in (self.config, self.config.encoder))
+        return self.config.max_len if learned else None
+
     def context(self, asked: Asked) -> int:
-        """Tokens of a text that is asked about."""
-        return asked.context or self.config.max_len
+        """Tokens of a text that is asked about. Raises ConfigError for more than there are learned positions."""
+        return self._readable("context", asked.context or self.config.max_len)
 
     def train_context(self, asked: Asked) -> int:
         """Tokens of a row of training: those asked for, or of a text, no more than the model's longest."""
-        return asked.train_context or min(self.context(asked), self.config.max_len)
+        return self._readable("train.context", asked.train_context or min(self.context(asked), self.config.max_len))
+
+    def _readable(self, name: str, tokens: int) -> int:
+        if self.longest is not None and tokens > self.longest:
+            raise ConfigError(
+                f"{name}={tokens}: this model has learned positions for {self.longest} tokens. Ask for no more, or "
+                f"give it as many with model.max_len={tokens}."
+            )
+        return tokens
+
+    def notes(self, asked: Asked) -> list[str]:
+        """What is to be known about a text longer than the model was made for."""
+        context, most = self.context(asked), self.config.max_len
+        return [f"{context} tokens are beyond max_len={most}, for which the model was made"] if context > most else []
 
     def _run(self, asked: Asked, on_cpu: bool) -> Run:
         return Run(asked.train_rows, self.train_context(asked), asked.precision, on_cpu, asked.packed)

@@ -112,6 +112,7 @@ def _changes(config: ModelConfig, asked: Asked) -> Iterator[Change]:
     if config.n_layers >= 2 * len(config.pattern):
         yield "half as deep, as large", lambda: (reshaped(config, 0.5), asked)
     context = asked.context or config.max_len
+    longest = max(config.max_len, context, asked.train_context or 1)
     longer = replace(asked, context=2 * context)
     yield "twice the context", lambda: (changed(config, {"max_len": max(config.max_len, 2 * context)}), longer)
     if asked.dtype in ("float32", "bfloat16", "float16"):
@@ -121,10 +122,8 @@ def _changes(config: ModelConfig, asked: Asked) -> Iterator[Change]:
         yield "the cache in 8 bits", lambda: (config, replace(asked, cache_dtype="int8"))
     if isinstance(first.attention.position, RopeConfig) and type(first.attention) is AttentionConfig:
         yield "ALiBi in place of RoPE", lambda: (changed(config, {"attention.position": {"kind": "alibi"}}), asked)
-    if config.embed.position == "none":
-        learned = {"attention.position": {"kind": "none"}, "embed.position": "learned"}
-        if type(first.attention) is AttentionConfig:
-            yield "learned positions", lambda: (changed(config, learned), asked)
+    if config.embed.position == "none" and type(first.attention) is AttentionConfig:
+        yield "learned positions", lambda: (_learned(config, longest), asked)
     for times in (4, 16):
         more = replace(asked, batch=asked.batch * times)
         yield f"{more.batch} texts at once", lambda more=more: (config, more)  # type: ignore[misc]
@@ -141,6 +140,12 @@ def _heads(config: ModelConfig, asked: Asked) -> Iterator[Change]:
             continue
         wanted = {block.name: {"attention": {"n_kv_heads": n or block.attention.n_heads}} for block in config.blocks}
         yield name, lambda wanted=wanted: (_with_blocks(config, wanted), asked)  # type: ignore[misc]
+
+
+def _learned(config: ModelConfig, max_len: int) -> ModelConfig:
+    """Learned positions in place of those inside attention."""
+    bare = changed(config, {"attention.position": {"kind": "none"}, "max_len": max_len})
+    return ModelConfig.model_validate({**dict(bare), "embed": {**config.embed.model_dump(), "position": "learned"}})
 
 
 def _as_moe(config: ModelConfig) -> ModelConfig:

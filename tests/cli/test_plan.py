@@ -115,23 +115,6 @@ def test_an_option_can_be_swept_too(capsys):
     assert rows[1]["training_bytes"] > rows[0]["training_bytes"]
 
 
-def test_each_row_of_a_sweep_over_tokens_has_its_own(capsys):
-    rows = found(capsys, "llama-3-8b", "--sweep", "tokens=1e9,1e12")["rows"]
-    active = plan("llama-3-8b").parameters.active
-    assert [row["loss"] for row in rows] == pytest.approx([law("replication").loss(active, d) for d in (1e9, 1e12)])
-    rows = found(capsys, "llama-3-8b", "--sweep", "batch=1,2", "--tokens", "1e12")["rows"]
-    assert rows[0]["loss"] == rows[1]["loss"]
-
-
-def test_a_sweep_and_a_what_if_train_in_the_rows_that_the_plan_has(capsys):
-    rows = found(capsys, "gpt2", "--sweep", "train.context=128,1024")["rows"]
-    told = [found(capsys, "gpt2", f"train.context={n}")["flops"]["train_per_token"] for n in (128, 1024)]
-    assert [row["train_flops_per_token"] for row in rows] == told
-    assert told[0] < told[1]
-    first = found(capsys, "gpt2", "train.context=128", "--what-if")["what_if"][0]
-    assert first["train_flops_per_token"] == told[0]
-
-
 def test_it_answers_without_torch():
     code = (
         "import sys; from onehop.cli.main import main; main(['plan', 'llama-3-8b', '--what-if']); "
@@ -223,23 +206,6 @@ def test_of_a_gguf_file_the_weights_are_as_large_as_they_lie_there(capsys, tmp_p
     assert file["memory"]["inference"]["weights"] == stored
     asked = found(capsys, str(tmp_path / "m.gguf"), "--dtype", "float32")
     assert asked["memory"]["inference"]["weights"] == 4 * file["params"]["total"]
-
-
-def test_a_gguf_file_is_read_as_fast_as_its_own_bytes_allow(capsys, tmp_path):
-    config = small(d_model=64, ffn={"kind": "gated", "d_ff": 256})
-    save_gguf(onehop.build(config), tmp_path / "m.gguf", dtype="q8_0")
-    words = [str(tmp_path / "m.gguf"), "--context", "8", "--device", "H100"]
-    whole = found(capsys, *words)
-    asked = {dtype: found(capsys, *words, "--dtype", dtype) for dtype in ("q8_0", "bfloat16")}
-    for phase in ("decode", "prefill"):
-        own, eight, sixteen = (one["time"][f"{phase}_s"] for one in (whole, asked["q8_0"], asked["bfloat16"]))
-        assert own == pytest.approx(eight, rel=0.15)  # vectors and the cache make the difference
-        assert own < 0.75 * sixteen
-    assert "weights as in the file" in said(capsys, *words)
-    assert "weights in q8_0" in said(capsys, *words, "--dtype", "q8_0")
-    rooms = found(capsys, words[0], "--what-fits", "--device", "H100")["fits"]
-    assert rooms[0]["dtype"] == "the file's"
-    assert rooms[0]["weights"] == whole["memory"]["inference"]["weights"]
 
 
 def test_of_a_folder_of_gguf_files_the_one_that_would_be_loaded_is_planned(capsys, tmp_path):

@@ -1,0 +1,79 @@
+"""What is asked of `onehop plan` beside the model: contexts, tokens, rows of training, the bytes of a file."""
+
+import pytest
+
+import onehop
+from onehop.cost import plan
+from onehop.cost.scaling import law
+from onehop.weights.gguf import save_gguf
+from tests.cli.test_plan import found, refusal, said, small
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """A folder and a home of one's own."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+# Tokens and rows of training
+
+
+def test_each_row_of_a_sweep_over_tokens_has_its_own(capsys):
+    rows = found(capsys, "llama-3-8b", "--sweep", "tokens=1e9,1e12")["rows"]
+    active = plan("llama-3-8b").parameters.active
+    assert [row["loss"] for row in rows] == pytest.approx([law("replication").loss(active, d) for d in (1e9, 1e12)])
+    rows = found(capsys, "llama-3-8b", "--sweep", "batch=1,2", "--tokens", "1e12")["rows"]
+    assert rows[0]["loss"] == rows[1]["loss"]
+
+
+def test_a_sweep_and_a_what_if_train_in_the_rows_that_the_plan_has(capsys):
+    rows = found(capsys, "gpt2", "--sweep", "train.context=128,1024")["rows"]
+    told = [found(capsys, "gpt2", f"train.context={n}")["flops"]["train_per_token"] for n in (128, 1024)]
+    assert [row["train_flops_per_token"] for row in rows] == told
+    assert told[0] < told[1]
+    first = found(capsys, "gpt2", "train.context=128", "--what-if")["what_if"][0]
+    assert first["train_flops_per_token"] == told[0]
+
+
+# Stored weights
+
+
+def test_a_gguf_file_is_read_as_fast_as_its_own_bytes_allow(capsys, tmp_path):
+    config = small(d_model=64, ffn={"kind": "gated", "d_ff": 256})
+    save_gguf(onehop.build(config), tmp_path / "m.gguf", dtype="q8_0")
+    words = [str(tmp_path / "m.gguf"), "--context", "8", "--device", "H100"]
+    whole = found(capsys, *words)
+    asked = {dtype: found(capsys, *words, "--dtype", dtype) for dtype in ("q8_0", "bfloat16")}
+    for phase in ("decode", "prefill"):
+        own, eight, sixteen = (one["time"][f"{phase}_s"] for one in (whole, asked["q8_0"], asked["bfloat16"]))
+        assert own == pytest.approx(eight, rel=0.15)  # vectors and the cache make the difference
+        assert own < 0.75 * sixteen
+    assert "weights as in the file" in said(capsys, *words)
+    assert "weights in q8_0" in said(capsys, *words, "--dtype", "q8_0")
+    rooms = found(capsys, words[0], "--what-fits", "--device", "H100")["fits"]
+    assert rooms[0]["dtype"] == "the file's"
+    assert rooms[0]["weights"] == whole["memory"]["inference"]["weights"]
+
+
+# Texts that a model cannot read, or was not made for
+
+
+def test_no_text_is_promised_beyond_the_learned_positions(capsys):
+    for room in found(capsys, "gpt2", "--what-fits", "--device", "H100")["fits"]:
+        assert list(room["texts"]) == ["1024"]
+        assert room["longest"] == 1024
+    for words in (["--context", "131072"], ["--sweep", "context=64,131072"], ["train.context=131072"]):
+        assert "this model has learned positions for 1024 tokens." in refusal(capsys, "gpt2", *words)
+    assert found(capsys, "gpt2", "model.max_len=131072", "--context", "131072")["asked"]["context"] == 131072
+
+
+def test_a_text_that_the_model_was_not_made_for_is_noted(capsys):
+    (note,) = found(capsys, "llama-3-8b", "--context", "131072")["notes"]
+    assert note == "131072 tokens are beyond max_len=8192, for which the model was made"
+    assert note in said(capsys, "llama-3-8b", "--context", "131072")
+    assert found(capsys, "llama-3-8b", "--context", "8192")["notes"] == []
+    text = said(capsys, "llama-3-8b", "--what-fits", "--device", "H100")
+    assert "the model was made for texts of 8,192 tokens at most" in text
+    changes = found(capsys, "llama-3-8b", "--what-if", "--context", "16384")["what_if"]
+    assert "learned positions" in [row["name"] for row in changes]
