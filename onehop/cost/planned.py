@@ -14,7 +14,7 @@ from onehop.cost.devices import Device
 from onehop.cost.flops import TRAINING, Flops, Pass, forward, next_token, reading
 from onehop.cost.kv_cache import KVCache, kv_cache
 from onehop.cost.memory import Training, TrainingPlan, training
-from onehop.cost.numbers import bytes_per_weight
+from onehop.cost.numbers import MOST, bytes_per_weight
 from onehop.cost.parameters import Parameters, count
 from onehop.cost.roofline import Phase, Work
 from onehop.cost.scaling import for_model
@@ -65,9 +65,11 @@ class Asked:
 
 
 def _need(name: str, value: float, *, least: int) -> None:
-    """Refuse what is below `least`, infinite or no number."""
+    """Refuse what is below `least`, beyond all measure or no number."""
     if not least <= value < math.inf:
         raise ConfigError(f"{name}={value}: needs {least} or more.")
+    if value > MOST:
+        raise ConfigError(f"{name} is above {MOST}, to which a plan counts. Ask for less.")
 
 
 def plan(config: ModelConfig | str) -> "Plan":
@@ -194,6 +196,7 @@ class Plan:
         return self._readable("train.context", asked.train_context or min(self.context(asked), self.config.max_len))
 
     def _readable(self, name: str, tokens: int) -> int:
+        _need("model.max_len" if tokens == self.config.max_len else name, tokens, least=1)
         if self.longest is not None and tokens > self.longest:
             raise ConfigError(
                 f"{name}={tokens}: this model has learned positions for {self.longest} tokens. Ask for no more, or "

@@ -1,10 +1,13 @@
 """What is asked of `onehop plan` beside the model: contexts, tokens, rows of training, the bytes of a file."""
 
+import json
+
 import pytest
 
 import onehop
 from onehop.cost import plan
 from onehop.cost.scaling import law
+from onehop.formats import write_config
 from onehop.weights.gguf import save_gguf
 from tests.cli.test_plan import found, refusal, said, small
 
@@ -77,3 +80,33 @@ def test_a_text_that_the_model_was_not_made_for_is_noted(capsys):
     assert "the model was made for texts of 8,192 tokens at most" in text
     changes = found(capsys, "llama-3-8b", "--what-if", "--context", "16384")["what_if"]
     assert "learned positions" in [row["name"] for row in changes]
+
+
+# Numbers beyond all measure
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--context", HUGE], "context is above 9007199254740992, to which a plan counts."),
+        (["--batch", HUGE], "batch is above"),
+        (["--context", HUGE, "--what-if"], "context is above"),
+        (["--sweep", f"batch=1,{HUGE}"], "batch is above"),
+        (["model.vocab_size=" + HUGE], "the model has more than 9007199254740992 parameters"),
+        (["model.max_len=" + HUGE], "max_len is above"),
+        (["train.micro_batch=" + HUGE], "train_rows is above"),
+        (["train.context=" + HUGE], "train_context is above"),
+        (["train.context=128", "train.steps=" + HUGE], "tokens is above"),
+    ],
+    ids=lambda words: " ".join(words).replace(HUGE, "10^400") if isinstance(words, list) else "",
+)
+def test_a_number_of_400_digits_is_refused(capsys, words, text):
+    assert text in refusal(capsys, "llama-3-8b", *words)
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "intermediate_size", "vocab_size", "head_dim", "num_attention_heads"])
+def test_so_is_a_config_that_holds_one(capsys, tmp_path, key):
+    (tmp_path / "config.json").write_text(json.dumps({**write_config(small()), key: int(HUGE)}))
+    assert refusal(capsys, "config.json")
