@@ -79,6 +79,7 @@ GRID: dict[str, tuple[ModelConfig, int, int, dict[str, Any]]] = {
     "Muon, few tokens": (shape(d_model=512, attention={"n_heads": 8}), 1, 64, {"optimizer": "muon"}),
     "many ids, untied": (shape(vocab_size=32768, head={"tied": False}), 2, 256, {}),
     "angles by the text's length": (shape(attention={**HEADS, "position": DYNAMIC}, n_layers=2), 2, 1536, {}),
+    "prompts of several chunks": (shape(n_layers=2), 2, 3000, {}),
 }  # fmt: skip
 SHAPES: dict[str, ModelConfig] = {
     "4 × 256, gated": shape(n_layers=4),

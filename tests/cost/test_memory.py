@@ -28,6 +28,7 @@ from onehop.parts.sight import Sight
 from onehop.training.optimizer import make_optimizer
 from onehop.training.setup import pick_product
 from onehop.training.step import training_step
+from tests.small_models import encoder_decoder
 
 H = {"n_heads": 4, "n_kv_heads": 2}
 
@@ -188,6 +189,12 @@ def test_generation_takes_what_is_predicted(name):
 LONG = {
     "angles by the text's length": (small(n_layers=2, attention={**H, "position": DYNAMIC}), "float32"),
     "the same in bfloat16": (small(n_layers=2, attention={**H, "position": LONGROPE}), "bfloat16"),
+    "several chunks": (small(n_layers=2), "float32"),
+    "several chunks in bfloat16": (small(n_layers=2), "bfloat16"),
+    "chunks with a window": (small(n_layers=2, attention={**H, "window": 256}), "float32"),
+    "chunks with a softcap": (small(n_layers=2, attention={**H, "softcap": 20.0}), "bfloat16"),
+    "chunks with a bias, classic": (small(n_layers=2, **{**CLASSIC, "max_len": 4096}), "float32"),
+    "chunks of a latent": (small(n_layers=2, attention=LATENT), "float32"),
 }
 
 
@@ -199,6 +206,19 @@ def test_a_long_prompt_takes_what_is_predicted(name):
     with LiveBytes([*model.parameters(), *model.buffers()]) as live:
         Engine(model).start([[1] * 2500] * 2, room=8).advance(torch.ones(2, dtype=torch.int64))
     plan = InferencePlan(batch=2, context=2508, prompt=2500, dtype=dtype)
+    assert inference(config, weights(config), plan).live == pytest.approx(live.peak, rel=0.03)
+
+
+@pytest.mark.parametrize(("source", "answer"), [(100, 8), (1500, 8), (100, 200)])
+def test_an_encoder_reads_its_source_at_once_and_before_there_is_a_cache(source, answer):
+    """Within 3 %, as above."""
+    config = encoder_decoder(d_model=64, max_len=4096, vocab_size=500)
+    model = onehop.build(config).eval()
+    with LiveBytes([*model.parameters(), *model.buffers()]) as live:
+        session = Engine(model).start([[1] * source] * 2, room=answer, start_id=1)
+        for _ in range(answer):
+            session.advance(torch.ones(2, dtype=torch.int64))
+    plan = InferencePlan(batch=2, context=answer + 1, source=source, dtype="float32")
     assert inference(config, weights(config), plan).live == pytest.approx(live.peak, rel=0.03)
 
 
