@@ -198,10 +198,17 @@ def seen_pairs(a: AttentionConfig, new: int, past: int) -> int:
     if a.sees == "all":
         if a.window is None or a.window >= keys:
             return new * keys
-        return sum(min(p, a.window - 1) + min(keys - 1 - p, a.window - 1) + 1 for p in range(past, keys))
+        back = _within(keys, a.window - 1) - _within(past, a.window - 1)  # of each query, keys before it
+        return back + _within(new, a.window - 1) + new  # those behind it, and itself
     w = keys if a.window is None else min(a.window, keys)
     rising = max(0, min(keys, w) - past)  # queries that still see their whole past
     return rising * past + rising * (rising + 1) // 2 + (new - rising) * w
+
+
+def _within(n: int, most: int) -> int:
+    """The sum of min(i, most) over i from 0 to n - 1."""
+    rising = min(n, most)
+    return rising * (rising - 1) // 2 + (n - rising) * most
 
 
 def _own_products(config: ModelConfig, stack: StackConfig, missing: list[str]) -> float:
