@@ -5,9 +5,11 @@ import json
 import pytest
 
 import onehop
+from onehop.config import read, to_toml
 from onehop.cost import plan
 from onehop.cost.scaling import law
 from onehop.formats import write_config
+from onehop.weights import save_native
 from onehop.weights.gguf import save_gguf
 from tests.cli.test_plan import found, refusal, said, small
 
@@ -37,6 +39,19 @@ def test_a_sweep_and_a_what_if_train_in_the_rows_that_the_plan_has(capsys):
     assert told[0] < told[1]
     first = found(capsys, "gpt2", "train.context=128", "--what-if")["what_if"][0]
     assert first["train_flops_per_token"] == told[0]
+
+
+def test_a_key_for_a_run_changes_that_key_alone(capsys, tmp_path):
+    given = ["model.vocab_size=96", "train.steps=9", "train.batch_size=8", "train.micro_batch=2", "train.context=32"]
+    recipe = read("tiny", [*given, "train.recompute=block"]).recipe
+    save_native(onehop.build(recipe.model), tmp_path / "run")
+    (tmp_path / "run" / "recipe.toml").write_text(to_toml(recipe))
+    before = found(capsys, "run")["asked"]
+    after = found(capsys, "run", "train.optimizer=muon")["asked"]
+    assert (before["train_rows"], before["micro_batches"], before["train_context"]) == (2, 4, 32)
+    assert after == {**before, "optimizer": "muon"}
+    assert found(capsys, "run", "train.steps=3")["asked"] == {**before, "tokens": 3 * 8 * 32}
+    assert "train.batch_size" in refusal(capsys, "run", "train.batch_size=3")
 
 
 # Stored weights
