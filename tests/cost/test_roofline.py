@@ -94,6 +94,29 @@ def test_a_measurement_survives_json():
         from_dict({"name": "here"})
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("flops", "fast"), ("flops.float32", "1e11"), ("flops.float32", None), ("flops.float32", True),
+        ("bandwidth", [4e10]), ("bandwidth", 0), ("memory", math.inf), ("memory", math.nan),
+        ("name", 7), ("source", None),
+        ("pace", []), ("pace.passes", {}), ("pace.functions", 1e9), ("pace.per_layer.decode", 1e-4),
+        ("pace.whole", "x"),
+        ("pace.linear", {}), ("pace.linear.float32", {}), ("pace.linear.float32.16", {}),
+        ("pace.linear.float32.16.1", "quick"), ("pace.linear.float32.16.0", 1e9),
+    ],
+)  # fmt: skip
+def test_a_measurement_of_other_types_is_damaged(path, value):
+    raw = to_dict(HERE)
+    *tables, last = path.split(".")
+    inner = raw
+    for word in tables:
+        inner = inner[word]
+    inner[last] = value
+    with pytest.raises(ConfigError, match="is damaged"):
+        from_dict(raw)
+
+
 # Time
 
 
