@@ -47,7 +47,9 @@ class Pass:
 
 def reading(config: ModelConfig, length: int) -> Pass:
     """How a prompt of `length` tokens is read: by an encoder-decoder as the source, beside one start token."""
-    return Pass(length, logits=1) if config.encoder is None else Pass(1, logits=1, source=length)
+    if config.encoder is not None:
+        return Pass(1, logits=1, source=length)
+    return Pass(length, logits=None if config.both_ways else 1)  # where tokens see each other, each is asked about
 
 
 def next_token(config: ModelConfig, length: int) -> Pass:

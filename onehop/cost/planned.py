@@ -136,11 +136,11 @@ class Plan:
         return inference(self.config, self.weights, self._served(asked, prepares=on_cpu))
 
     def times(self, device: Device, asked: Asked | None = None) -> dict[str, Phase]:
-        """Seconds of a step of training, of reading a prompt and of a further token, on one device."""
+        """Seconds on one device of a training step, of a prompt and of a further token (unless it sees both ways)."""
         asked = asked or Asked()
         work, on_cpu = Work(self.config, self.weights, device), device.kind == "cpu"
         served = self._served(asked)
-        return {
+        out = {
             "training": work.train(
                 self._run(asked, on_cpu),
                 micro_batches=asked.micro_batches,
@@ -148,8 +148,8 @@ class Plan:
                 optimizer=asked.optimizer,
             ),
             "prefill": work.prefill(served),
-            "decode": work.decode(served),
         }
+        return out if self.config.both_ways else {**out, "decode": work.decode(served)}
 
     def missing(self) -> list[str]:
         """Figures that parts of the user's own leave out: everything they belong to is a lower bound."""
@@ -223,7 +223,7 @@ class Plan:
         read, decoded = (
             forward(self.config, self.weights, step(self.config, context)) for step in (reading, next_token)
         )
-        return {
+        out = {
             "train_per_token": TRAINING * trained.total / train_context,
             "train_per_token_products": TRAINING * trained.products / train_context,
             "train_per_token_attention": TRAINING * trained.attention / train_context,
@@ -232,9 +232,10 @@ class Plan:
             "prefill": read.total,
             "prefill_attention": read.attention,
             "prefill_attention_causal": read.attention_seen,
-            "decode_per_token": decoded.total,
-            "decode_per_token_attention": decoded.attention,
         }
+        if not self.config.both_ways:
+            out |= {"decode_per_token": decoded.total, "decode_per_token_attention": decoded.attention}
+        return out
 
     def _traffic_dict(self, context: int, asked: Asked) -> dict[str, Any]:
         size = bytes_per_weight(self._served(asked).computes)

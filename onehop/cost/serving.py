@@ -105,7 +105,8 @@ def _by_length(config: ModelConfig) -> bool:
 
 def _reading(config: ModelConfig, stack: StackConfig, plan: InferencePlan, prompt: int) -> float:
     """Bytes that reading `prompt` tokens takes beside what is kept: an encoder reads them at once, others in chunks."""
-    size, rows, whole = bytes_per_weight(plan.computes), plan.batch, stack is not config or _by_length(config)
+    size, rows = bytes_per_weight(plan.computes), plan.batch
+    whole = stack is not config or config.both_ways or _by_length(config)
     columns = prompt if whole else min(prompt, max(1, CHUNK // rows))
     found = max(_chunk(config.d_model, stack, rows, part, size) for part in _chunks(prompt, columns))
     return found + _tables(stack, rows, columns, prompt) + 2.0 * INDEX * rows * prompt  # tokens, and their places

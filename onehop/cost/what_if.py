@@ -47,7 +47,7 @@ def figures(plan: Plan, asked: Asked, device: Device | None, budget: float) -> F
     """The figures of one model; `budget`: training FLOPs that all compared models may spend."""
     n = plan.parameters
     on_cpu = device is not None and device.kind == "cpu"
-    phase = plan.times(device, asked)["decode"] if device is not None and device.flops else None
+    phase = plan.times(device, asked).get("decode") if device is not None and device.flops else None
     per_token = plan.train_flops_per_token(plan.train_context(asked))
     loss = law(DEFAULT).loss(n.active, budget / per_token)
     return Figures(
@@ -118,7 +118,7 @@ def _changes(config: ModelConfig, asked: Asked) -> Iterator[Change]:
     if asked.dtype in ("float32", "bfloat16", "float16"):
         yield "weights in 8 bits (q8_0)", lambda: (config, replace(asked, dtype="q8_0", cache_dtype=asked.caches))
         yield "weights in 4 bits (q4_k)", lambda: (config, replace(asked, dtype="q4_k", cache_dtype=asked.caches))
-    if asked.cache_dtype != "int8":
+    if asked.cache_dtype != "int8" and not config.both_ways:
         yield "the cache in 8 bits", lambda: (config, replace(asked, cache_dtype="int8"))
     if isinstance(first.attention.position, RopeConfig) and type(first.attention) is AttentionConfig:
         yield "ALiBi in place of RoPE", lambda: (changed(config, {"attention.position": {"kind": "alibi"}}), asked)

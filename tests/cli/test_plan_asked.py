@@ -97,6 +97,18 @@ def test_a_text_that_the_model_was_not_made_for_is_noted(capsys):
     assert "learned positions" in [row["name"] for row in changes]
 
 
+def test_a_model_that_sees_both_ways_keeps_and_decodes_nothing(capsys, tmp_path):
+    config = small(attention={"n_heads": 4, "sees": "all"})
+    (tmp_path / "both.json").write_text(json.dumps(config.model_dump(mode="json")))
+    whole = found(capsys, "both.json", "--device", "H100")
+    assert (whole["kv_cache"]["bytes"], whole["memory"]["inference"]["kv_cache"]) == (0, 0)
+    assert [key for part in ("time", "flops") for key in whole[part] if "decode" in key] == []
+    text = said(capsys, "both.json", "--device", "H100")
+    assert "no KV cache" in text
+    assert "decoding" not in text
+    assert found(capsys, "both.json", "--device", "H100", "--what-if")["what_if"][0]["decode_tokens_per_s"] is None
+
+
 # Numbers beyond all measure
 
 HUGE = "1" + "0" * 400
