@@ -48,6 +48,7 @@ LATENT = {
     "kind": "latent", "n_heads": 8, "d_head": 48, "d_latent": 64, "d_latent_q": 96, "d_value": 32,
     "position": {"kind": "rope", "width": 16},
 }  # fmt: skip
+DYNAMIC = {"kind": "rope", "scaling": {"kind": "dynamic", "factor": 2.0, "original_max_len": 512}}
 MOE = {"kind": "moe", "d_ff": 256, "n_experts": 8, "n_active": 2}
 
 
@@ -77,6 +78,8 @@ GRID: dict[str, tuple[ModelConfig, int, int, dict[str, Any]]] = {
     "checkpointed blocks, micro-batches": (shape(n_layers=12), 2, 512, {"recompute": "block", "micro": 2}),
     "Muon, few tokens": (shape(d_model=512, attention={"n_heads": 8}), 1, 64, {"optimizer": "muon"}),
     "many ids, untied": (shape(vocab_size=32768, head={"tied": False}), 2, 256, {}),
+    "angles by the text's length": (shape(attention={**HEADS, "position": DYNAMIC}, n_layers=2), 2, 1536, {}),
+    "prompts of several chunks": (shape(n_layers=2), 2, 3000, {}),
 }  # fmt: skip
 SHAPES: dict[str, ModelConfig] = {
     "4 × 256, gated": shape(n_layers=4),

@@ -32,7 +32,7 @@ from onehop.cost.advice import for_inference, for_training, what_fits
 from onehop.cost.devices import DEVICES, Device, device, from_dict, to_dict
 from onehop.cost.planned import Asked, Plan
 from onehop.cost.scaling import DEFAULT, Law, for_budget, for_serving, law, spread
-from onehop.cost.what_if import Figures, figures, what_ifs
+from onehop.cost.what_if import swept, what_ifs
 from onehop.machine import kept
 from onehop.machine.here import here
 
@@ -120,6 +120,8 @@ def _plan(question: Question, *, what_if: bool, rooms: bool, json: bool) -> int:
     if rooms:
         fits = what_fits(one, asked, where)
         show_rooms(fits, where.name, where.memory, say)
+        if max(fits[0].texts) > found.config.max_len:
+            say(f"  the model was made for texts of {found.config.max_len:,} tokens at most", markup=False)
         if json:
             machines({"device": where.name, "memory": where.memory, "fits": [asdict(room) for room in fits]})
         return 0
@@ -129,13 +131,13 @@ def _plan(question: Question, *, what_if: bool, rooms: bool, json: bool) -> int:
         if json:
             machines({"what_if": [{"name": row.name, **asdict(row.figures)} for row in changes]})
         return 0
-    figures = one.as_dict(asked, device=where)
+    figures, notes = one.as_dict(asked, device=where), [*found.notes, *one.notes(asked)]
     served, trained = for_inference(one, asked, where), for_training(one, asked, where)
     if json:
         advice = {"inference": _steps(served), "training": _steps(trained)}
-        machines({"model": found.name, "source": found.kind, "notes": found.notes, **figures, "advice": advice})
+        machines({"model": found.name, "source": found.kind, "notes": notes, **figures, "advice": advice})
         return 0
-    for note in found.notes:
+    for note in notes:
         say(f"({note})", markup=False)
     show_plan(figures, found.name, say)
     say()
@@ -263,18 +265,12 @@ def _sweep(text: str, question: Question, out: Path, json: bool) -> int:
         raise ConfigError(f"--sweep {key} takes its values in turn, and one is given for it beside. Leave that out.")
     if out.suffix != ".png":
         raise ConfigError(f"--out {out}: the plot is a PNG. Give a name that ends in .png.")
-    found: list[tuple[str, Figures]] = []
-    budget: float | None = None
-    for value in map(str.strip, values.split(",")):
-        try:
-            config, asked = _at(key, value, question)
-        except OnehopError as error:
-            raise ConfigError(f"--sweep {key}={value}: {error}") from error
-        one = Plan(config)
-        if budget is None:  # what the first may spend on training, all may
-            trained = asked.tokens or law(DEFAULT).tokens_for(one.parameters.active)
-            budget = one.train_flops_per_token(min(one.context(asked), config.max_len)) * trained
-        found.append((value, figures(one, asked, question.where, budget)))
+    words = [value.strip() for value in values.split(",")]
+    rows = [_at(key, value, question) for value in words]
+    try:
+        found = list(zip(words, swept(rows, question.where), strict=True))
+    except OnehopError as error:
+        raise ConfigError(f"--sweep {key}: {error}") from error
     from onehop.cli.plan_picture import draw_sweep
 
     say = people(json).print
@@ -290,7 +286,15 @@ SWEPT = ("context", "batch", "tokens", "dtype", "cache_dtype")
 
 
 def _at(key: str, value: str, question: Question) -> tuple[ModelConfig, Asked]:
-    """The config and what is asked with one key at a value: a key of the recipe, or an option of this command."""
+    """The config and what is asked with one key at a value. Raises ConfigError that names the value."""
+    try:
+        return _set(key, value, question)
+    except OnehopError as error:
+        raise ConfigError(f"--sweep {key}={value}: {error}") from error
+
+
+def _set(key: str, value: str, question: Question) -> tuple[ModelConfig, Asked]:
+    """The same, whether it is a key of the recipe or an option of this command."""
     if "." in key:
         found, asked = question.answer(f"{key}={value}")
         return found.config, asked

@@ -13,14 +13,16 @@ from onehop.config.read import read
 from onehop.cost.devices import Device
 from onehop.cost.planned import Plan
 
-NUMBER = r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+GROUPS = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?:_[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+"  # of thousands
+NUMBER = rf"((?:(?:{GROUPS}|[0-9]+)\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)"
 LEAST, MOST = 1e9, 1e40  # FLOPs: below, a law's best model has a handful of parameters; above, nothing was ever asked
 MFU = 0.4
 UNITS = {
     "flops": ("flops", "flop"),
     "hours": ("gpuh", "gpuhours", "gpuhour", "hours", "hour", "h"),
-    "money": ("usd", "dollars", "eur", "euro", "$", "€"),
+    "money": ("usd", "dollars", "$", "eur", "euro", "€"),
 }
+SIGNS = {"$": ("", "$", "usd", "dollars"), "€": ("", "€", "eur", "euro")}  # and what may stand behind them
 
 
 def budget_flops(
@@ -69,14 +71,21 @@ def _within(flops: float, text: str) -> float:
 
 def _amount(text: str) -> tuple[float, str]:
     """A number and what it counts."""
-    plain = re.sub(r"(?<=[a-z])-(?=[a-z])|[\s_,]", "", text.lower())
-    match = re.fullmatch(rf"([$€]?){NUMBER}([a-z$€]*)", plain)
-    unit = None if match is None else next((k for k, names in UNITS.items() if (match[1] or match[3]) in names), None)
+    plain = re.sub(r"(?<=[a-z])[-\s_]+(?=[a-z])", "", text.strip().lower())
+    match = re.fullmatch(rf"([$€]?)\s*{NUMBER}\s*([a-z$€]*)", plain)
+    unit = None if match is None else next((k for k, names in UNITS.items() if (match[3] or match[1]) in names), None)
+    if match is not None and match[1] and match[3] not in SIGNS[match[1]]:
+        raise ConfigError(f"--budget {text!r} has two units, {match[1]} and {match[3]}. Leave one out.")
+    if re.search(r"[0-9][,_ ][0-9]", plain) and match is None:
+        raise ConfigError(
+            f"--budget {text!r}: commas stand between thousands, as in 1,000usd, and a point before fractions, as in "
+            "1.5e21flops."
+        )
     if match is None or unit is None:
         raise ConfigError(
             f"--budget {text!r}: write a number and flops, gpu-hours or usd, as in 1e21flops or 500gpu-hours."
         )
-    amount = float(match[2])
+    amount = float(re.sub("[,_ ]", "", match[2]))
     if not 0 < amount < float("inf"):
         raise ConfigError(f"--budget {text!r}: needs more than nothing, and less than everything.")
     return amount, unit

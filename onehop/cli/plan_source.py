@@ -181,21 +181,26 @@ def _described(place: Path, keys: Sequence[str], name: str, parts: Sequence[str 
     from onehop.formats.folder import describe
 
     found = describe(place, parts=parts)
-    table, asked = _keys(keys)
+    run = _run(found.folder / RECIPE) if found.kind == "onehop" else None
+    of_run = [] if run is None else [word for word in keys if word.strip().startswith("train.")]
+    table, trained = _keys([word for word in keys if word not in of_run])
     config = _overridden(found.config, table)
     stored = None
     if found.header is not None and not table:
         stored = float(sum(place.nbytes for place in found.header.tensors.values()))
-    trained: dict[str, Any] = {}
     notes = [f"taking {place.name}"] if found.header is not None and place != Path(name) else []
-    recipe = found.folder / RECIPE
-    if found.kind == "onehop" and recipe.is_file():
-        try:
-            run = read(recipe).recipe
-            trained, notes = _trained(run), [*notes, *_of_tuning(run)]
-        except OnehopError:
-            trained = {}  # a recipe of an older version says nothing about the model
-    return Source(config, name, found.kind, {**trained, **asked}, stored, _dtype(found.raw), tuple(notes))
+    if run is not None:
+        run = read(found.folder / RECIPE, of_run).recipe if of_run else run
+        trained, notes = _trained(run), [*notes, *_of_tuning(run)]
+    return Source(config, name, found.kind, trained, stored, _dtype(found.raw), tuple(notes))
+
+
+def _run(recipe: Path) -> Recipe | None:
+    """The recipe beside a run's weights; one of an older version says nothing about the model."""
+    try:
+        return read(recipe).recipe if recipe.is_file() else None
+    except OnehopError:
+        return None
 
 
 def _hub(asked: HubName, keys: Sequence[str]) -> Source:

@@ -62,17 +62,23 @@ def show_plan(found: Mapping[str, Any], name: str, say: Say) -> None:
 
 def _flops_rows(f: Mapping[str, float], asked: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     trained = f"{asked['train_context']} tokens"
-    return [
+    rows = [
         ("training, all pairs of queries and keys", human_flops(f["train_per_token"]), trained),
         ("  of it attention's scores and values", human_flops(f["train_per_token_attention"]), ""),
         ("  the same, only pairs that are seen", human_flops(f["train_per_token_attention_causal"]), ""),
         ("  6·N, for comparison", human_flops(f["train_per_token_6n"]), "none"),
         ("reading a prompt", human_flops(f["prefill"] / asked["context"]), f"{asked['context']} tokens"),
-        ("decoding", human_flops(f["decode_per_token"]), f"{asked['context']} tokens"),
     ]
+    if "decode_per_token" in f:
+        rows.append(("decoding", human_flops(f["decode_per_token"]), f"{asked['context']} tokens"))
+    return rows
 
 
 def _show_cache(cache: Mapping[str, Any], asked: Mapping[str, Any], say: Say) -> None:
+    if not cache["by_kind"]:
+        say("no KV cache: tokens see those behind them, so no text is continued token by token")
+        say()
+        return
     rows = [
         (f"{kind['layers']} × {kind['kind']}" + (f", window {kind['window']}" if kind["window"] else ""),
          f"{kind['bytes_per_token'] * kind['layers']:,} B a token")
@@ -97,8 +103,9 @@ def _show_attention(found: Mapping[str, Any], asked: Mapping[str, Any], say: Say
 def _show_memory(found: Mapping[str, Any], say: Say) -> None:
     memory, asked = found["memory"], found["asked"]
     train, serve = memory["training"], memory["inference"]
+    kind = f"weights in {asked['dtype']}" if asked["stored"] is None else "weights as in the file"
     rows = [(name, human_bytes(serve[key])) for name, key in (
-        (f"weights in {asked['dtype']}", "weights"), ("KV cache", "kv_cache"), ("working", "working"),
+        (kind, "weights"), ("KV cache", "kv_cache"), ("working", "working"),
         ("prepared copies (CPU)", "prepared"), ("margin, 5 %", "margin"),
     ) if serve[key]]  # fmt: skip
     rows.append(("together", human_bytes(memory["inference_bytes"])))
@@ -118,6 +125,7 @@ def _show_time(found: Mapping[str, Any], say: Say) -> None:
     rows = [
         (phase, f"{human_count(t[f'{key}_tokens_per_s'])} tokens/s", seconds(t[f"{key}_s"]), t[f"{key}_bound_by"])
         for phase, key in (("training step", "training"), ("reading the prompt", "prefill"), ("decoding", "decode"))
+        if f"{key}_s" in t
     ]
     measured = "measured" in device["source"]
     title = f"{device['name']}: " + ("expected" if measured else "at most (its maker's figures, nothing lost)")

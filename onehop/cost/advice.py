@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from onehop.cost.devices import Device
 from onehop.cost.planned import Asked, Plan
@@ -23,7 +24,8 @@ class Step:
 class Advice:
     """Bytes that are needed and there, and, where they do not suffice, changes in order, each on top of those before.
 
-    An empty list where it fits as it is. `possible`: whether the last change makes it fit.
+    An empty list where it fits as it is; where it can fit, none without which it would. `possible`: whether the last
+    change makes it fit.
     """
 
     needed: float
@@ -61,68 +63,117 @@ def for_training(plan: Plan, asked: Asked, device: Device) -> Advice:
     return _until_it_fits(asked, needed, _trained_steps(plan, asked), device.memory)
 
 
-Change = tuple[str, Callable[[Asked], Asked]]
+class Change(NamedTuple):
+    """A change by its name. Of those of one `key` the later goes further, and takes the place of the earlier."""
+
+    key: str
+    name: str
+    make: Callable[[Asked], Asked]
 
 
-def _until_it_fits(asked: Asked, needed: Callable[[Asked], float], changes: Iterator[Change], room: float) -> Advice:
-    first = needed(asked)
-    steps: list[Step] = []
-    now, wish = first, asked
-    for name, change in changes:
+Needed = Callable[[Asked], float]
+
+
+def _until_it_fits(asked: Asked, needed: Needed, changes: Iterator[Change], room: float) -> Advice:
+    first = now = needed(asked)
+    taken: list[Change] = []
+    wish = asked
+    for change in changes:
         if now <= room:
             break
-        then = change(wish)
+        then = change.make(wish)
         less = needed(then)
         if less < 0.99 * now:  # a change that does next to nothing is no advice
             wish, now = then, less
-            steps.append(Step(name, now, now <= room))
+            taken.append(change)
+    if now <= room:
+        taken = _only_needed(asked, needed, taken, room)
+    steps: list[Step] = []
+    for change in taken:
+        asked = change.make(asked)
+        now = needed(asked)
+        steps.append(Step(change.name, now, now <= room))
     return Advice(first, room, steps)
+
+
+def _only_needed(asked: Asked, needed: Needed, taken: list[Change], room: float) -> list[Change]:
+    """The changes without those that a later one makes needless, each going no further than it must; dearest first."""
+
+    def fits(changes: list[Change]) -> bool:
+        wish = asked
+        for change in changes:
+            wish = change.make(wish)
+        return needed(wish) <= room
+
+    left = [change for i, change in enumerate(taken) if all(change.key != later.key for later in taken[i + 1 :])]
+    for last in reversed(left):
+        at = left.index(last)
+        milder = [[], *([change] for change in taken if change.key == last.key)]
+        left = next((tried for one in milder if fits(tried := [*left[:at], *one, *left[at + 1 :]])), left)
+    return left
 
 
 def _served_steps(plan: Plan, asked: Asked, room: float, needed: Callable[[Asked], float]) -> Iterator[Change]:
     if asked.batch > 1:
-        yield "one text at a time (--batch 1)", lambda a: replace(a, batch=1)
+        yield Change("batch", "one text at a time (--batch 1)", lambda a: replace(a, batch=1))
     if asked.dtype in ("float32", "float64"):
-        yield "weights in bfloat16 (--dtype bfloat16)", lambda a: replace(a, dtype="bfloat16")
-    yield "weights in 8 bits (--dtype q8_0)", lambda a: _packed(a, "q8_0")
-    yield "the cache in 8 bits (--cache-dtype int8)", lambda a: replace(a, cache_dtype="int8")
+        yield Change("dtype", "weights in bfloat16 (--dtype bfloat16)", lambda a: replace(a, dtype="bfloat16"))
+    yield Change("dtype", "weights in 8 bits (--dtype q8_0)", lambda a: _packed(a, "q8_0"))
+    yield Change("cache_dtype", "the cache in 8 bits (--cache-dtype int8)", lambda a: replace(a, cache_dtype="int8"))
     context = plan.context(asked)
     while context > 2048:
         context //= 2
-        yield f"a context of {context} (--context {context})", lambda a, n=context: replace(a, context=n)  # type: ignore[misc]
-    yield "weights in 4 bits (--dtype q4_k)", lambda a: _packed(a, "q4_k")
+        name = f"a context of {context} (--context {context})"
+        yield Change("context", name, lambda a, n=context: replace(a, context=n))  # type: ignore[misc]
+    yield Change("dtype", "weights in 4 bits (--dtype q4_k)", lambda a: _packed(a, "q4_k"))
 
 
 def _packed(asked: Asked, dtype: str) -> Asked:
-    """Weights in blocks; what was to be kept in the cache stays as it was."""
-    return replace(asked, dtype=dtype, cache_dtype=asked.caches, stored=None)
+    """Weights in blocks; what was to be kept in the cache in 16 bits stays as it was."""
+    wide = asked.dtype in ("float32", "float64")
+    return replace(asked, dtype=dtype, cache_dtype=asked.cache_dtype if wide else asked.caches, stored=None)
 
 
 def _trained_steps(plan: Plan, asked: Asked) -> Iterator[Change]:
     if asked.precision == "float32":
-        yield "products in bfloat16 (train.precision=bfloat16)", lambda a: replace(a, precision="bfloat16")
+        yield Change(
+            "precision", "products in bfloat16 (train.precision=bfloat16)", lambda a: replace(a, precision="bfloat16")
+        )
     if asked.loss_chunk is None:
-        yield "logits of 1024 tokens at a time (train.loss_chunk=1024)", lambda a: replace(a, loss_chunk=1024)
+        yield Change(
+            "loss_chunk",
+            "logits of 1024 tokens at a time (train.loss_chunk=1024)",
+            lambda a: replace(a, loss_chunk=1024),
+        )
     rows = asked.train_rows
     while rows > 1:
         rows //= 2
-        yield (
+        yield Change(
+            "train_rows",
             f"{rows} rows per pass (train.micro_batch={rows})",
             lambda a, n=rows: replace(a, train_rows=n, micro_batches=asked.micro_batches * asked.train_rows // n),  # type: ignore[misc]
         )
     if asked.recompute == "none":
-        yield (
+        yield Change(
+            "recompute",
             "norms and activations computed again in backward (train.recompute=selective)",
             lambda a: replace(a, recompute="selective"),
         )
     if asked.recompute != "block":
-        yield "blocks computed again in backward (train.recompute=block)", lambda a: replace(a, recompute="block")
+        yield Change(
+            "recompute",
+            "blocks computed again in backward (train.recompute=block)",
+            lambda a: replace(a, recompute="block"),
+        )
     if asked.optimizer == "adamw":
-        yield "one moment instead of two (train.optimizer=muon)", lambda a: replace(a, optimizer="muon")
-    context = asked.train_context or min(plan.context(asked), plan.config.max_len)
+        yield Change(
+            "optimizer", "one moment instead of two (train.optimizer=muon)", lambda a: replace(a, optimizer="muon")
+        )
+    context = plan.train_context(asked)
     while context > 512:
         context //= 2
-        yield f"rows of {context} tokens (train.context={context})", lambda a, n=context: replace(a, train_context=n)  # type: ignore[misc]
+        name = f"rows of {context} tokens (train.context={context})"
+        yield Change("train_context", name, lambda a, n=context: replace(a, train_context=n))  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
@@ -137,27 +188,33 @@ class Room:
 
 def what_fits(plan: Plan, asked: Asked, device: Device) -> list[Room]:
     """Types of weights by contexts: the number of texts that fit at once."""
-    out = []
+    wishes = {dtype: replace(asked, dtype=dtype, stored=None) for dtype in dict.fromkeys((asked.dtype, *DTYPES))}
+    if asked.stored is not None:
+        wishes = {"the file's": asked, **wishes}
+    return [_room(plan, name, wish, device) for name, wish in wishes.items()]
+
+
+def _room(plan: Plan, name: str, wish: Asked, device: Device) -> Room:
     on_cpu = device.kind == "cpu"
-    for dtype in dict.fromkeys((asked.dtype, *DTYPES)):
-        wish = replace(asked, dtype=dtype, stored=None)
 
-        def fit(batch: int, context: int, wish: Asked = wish) -> bool:
-            chosen = replace(wish, batch=batch, context=context)
-            return plan.inference_memory(chosen, on_cpu=on_cpu).total <= device.memory
+    def fit(batch: int, context: int) -> bool:
+        chosen = replace(wish, batch=batch, context=context)
+        return plan.inference_memory(chosen, on_cpu=on_cpu).total <= device.memory
 
-        texts = {context: _most(lambda n, c=context: fit(n, c)) for context in _contexts(plan, asked)}  # type: ignore[misc]
-        longest = _most(lambda n: fit(1, n))
-        weights = plan.inference_memory(wish, on_cpu=on_cpu).weights
-        out.append(Room(dtype, weights, texts, None if longest >= LIMIT else longest))
-    return out
+    texts = {context: _most(lambda n, c=context: fit(n, c)) for context in _contexts(plan, wish)}  # type: ignore[misc]
+    most = LIMIT if plan.longest is None else plan.longest
+    longest = _most(lambda n: n <= most and fit(1, n))
+    weights = plan.inference_memory(wish, on_cpu=on_cpu).weights
+    return Room(name, weights, texts, None if longest >= LIMIT else longest)
 
 
 LIMIT = 1 << 24  # texts, or tokens, beyond which nobody counts
 
 
 def _contexts(plan: Plan, asked: Asked) -> list[int]:
-    return sorted({*CONTEXTS, plan.context(asked)})
+    """Those that are common and that the model can read, and the one that is asked about."""
+    common = {context for context in CONTEXTS if plan.longest is None or context <= plan.longest}
+    return sorted({*common, plan.context(asked)})
 
 
 def _most(fits: Callable[[int], bool]) -> int:

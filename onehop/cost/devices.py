@@ -144,18 +144,50 @@ def to_dict(found: Device) -> dict[str, Any]:
 def from_dict(raw: Mapping[str, Any]) -> Device:
     """A device from what `to_dict` gave. Raises ConfigError where it is damaged."""
     try:
-        fields = {key: raw[key] for key in ("name", "memory", "bandwidth", "flops", "source", "kind")}
+        fields = {key: _same(raw[key], like) for key, like in LIKE.items()}
         pace = raw.get("pace")
         if pace is None:
             return Device(**fields)
         rates: dict[str, Any] = {key: _numbers(pace[key]) for key in RATES}
-        rest = {key: pace[key] for key in ("passes", "functions", "per_layer", "whole")}
+        rest = {key: _same(pace[key], like) for key, like in LIKE_PACE.items()}
         return Device(**fields, pace=Pace(**rates, **rest))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"the measurement of this machine is damaged, or older than this onehop ({error!r}). "
             "Repeat onehop plan --measure."
         ) from error
+
+
+# What a measurement holds: a type, or the table of one.
+LIKE: dict[str, Any] = {
+    "name": str,
+    "memory": float,
+    "bandwidth": float,
+    "flops": {"": float},
+    "source": str,
+    "kind": str,
+}
+LIKE_PACE: dict[str, Any] = {
+    "passes": float, "functions": {"": float}, "per_layer": {"": {"": float}}, "whole": {"": {"": float}},
+}  # fmt: skip
+
+
+def _same(value: Any, like: Any) -> Any:
+    """The value, if it is of that type. Raises ValueError."""
+    if isinstance(like, dict):
+        return {key: _same(inner, like[""]) for key, inner in value.items()}
+    if like is float:
+        return _rate(value)
+    if not isinstance(value, like):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def _rate(value: Any) -> float:
+    """A number that says how fast or how much: above 0 and finite. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e300:
+        raise ValueError(f"{value!r} is no such number")
+    return float(value)
 
 
 def _texts(rates: Rates) -> dict[str, dict[str, dict[str, float]]]:
@@ -166,7 +198,17 @@ def _texts(rates: Rates) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def _numbers(raw: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Rates:
-    return {
-        kind: {int(width): {int(n): float(rate) for n, rate in by.items()} for width, by in widths.items()}
+    """Rates from their texts; those of float32 are always there. Raises KeyError or ValueError."""
+    out = {
+        kind: {_above_0(width): {_above_0(n): _rate(rate) for n, rate in by.items()} for width, by in widths.items()}
         for kind, widths in raw.items()
     }
+    if not out["float32"] or not all(by for widths in out.values() for by in widths.values()):
+        raise ValueError("a table of rates is empty")
+    return out
+
+
+def _above_0(text: str) -> int:
+    if (n := int(text)) < 1:
+        raise ValueError(f"{text} is no width or length")
+    return n

@@ -45,6 +45,18 @@ class Pass:
         return self.new if self.logits is None else self.logits
 
 
+def reading(config: ModelConfig, length: int) -> Pass:
+    """How a prompt of `length` tokens is read: by an encoder-decoder as the source, beside one start token."""
+    if config.encoder is not None:
+        return Pass(1, logits=1, source=length)
+    return Pass(length, logits=None if config.both_ways else 1)  # where tokens see each other, each is asked about
+
+
+def next_token(config: ModelConfig, length: int) -> Pass:
+    """The pass that makes a text of `length` tokens whole; an encoder's source has as many."""
+    return Pass(1, past=length - 1, source=0 if config.encoder is None else length, read_before=True)
+
+
 @dataclass(frozen=True)
 class Flops:
     """FLOPs of a forward pass of one row.
@@ -112,7 +124,7 @@ def products(
     for w in weights:
         by_product.setdefault(_product_of(w), []).append(w)
     for maps in by_product.values():
-        if rows := maps[0].share * _rows(maps[0], step, encodes):
+        if rows := maps[0].share * rows_of(maps[0], step, encodes):
             width = math.sqrt(sum(math.prod(w.shape[-2:]) for w in maps) / 2)
             yield Product(rows, sum(w.size for w in maps), width)
     if config.head.tied:
@@ -152,7 +164,7 @@ def _encodes(config: ModelConfig, step: Pass) -> bool:
     return config.encoder is not None and not step.read_before
 
 
-def _rows(w: Weight, step: Pass, encodes: bool) -> int:
+def rows_of(w: Weight, step: Pass, encodes: bool) -> int:
     """How many rows a weight is multiplied with."""
     if w.encoder:
         return step.source if encodes and w.rows == "token" else 0
@@ -188,10 +200,17 @@ def seen_pairs(a: AttentionConfig, new: int, past: int) -> int:
     if a.sees == "all":
         if a.window is None or a.window >= keys:
             return new * keys
-        return sum(min(p, a.window - 1) + min(keys - 1 - p, a.window - 1) + 1 for p in range(past, keys))
+        back = _within(keys, a.window - 1) - _within(past, a.window - 1)  # of each query, keys before it
+        return back + _within(new, a.window - 1) + new  # those behind it, and itself
     w = keys if a.window is None else min(a.window, keys)
     rising = max(0, min(keys, w) - past)  # queries that still see their whole past
     return rising * past + rising * (rising + 1) // 2 + (new - rising) * w
+
+
+def _within(n: int, most: int) -> int:
+    """The sum of min(i, most) over i from 0 to n - 1."""
+    rising = min(n, most)
+    return rising * (rising - 1) // 2 + (n - rising) * most
 
 
 def _own_products(config: ModelConfig, stack: StackConfig, missing: list[str]) -> float:

@@ -47,7 +47,9 @@ class KVCache:
 
 
 def kv_cache(config: ModelConfig, dtype: str) -> KVCache:
-    """What a model's decoder keeps, in numbers of `dtype`."""
+    """What a model's decoder keeps, in numbers of `dtype`: nothing where tokens see those behind them."""
+    if config.both_ways:
+        return KVCache(dtype, [])
     counted: dict[AttentionConfig, int] = {}
     cross = 0
     for block in config.layers():

@@ -16,6 +16,7 @@ BYTES: dict[str, float] = {
     "q4_k": 144 / 256,
     "q4_0": 18 / 32,
 }
+MOST = 2**53  # up to here a float tells whole numbers apart; no text, batch or model comes near
 PLAIN = ("float64", "float32", "bfloat16", "float16", "float8")
 INT8_SCALE = 4  # bytes: an int8 cache keeps one float32 scale beside each vector of a head
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,10 +11,10 @@ from onehop.config.model import ModelConfig
 from onehop.config.named import presets
 from onehop.cost.activations import Run
 from onehop.cost.devices import Device
-from onehop.cost.flops import TRAINING, Flops, Pass, forward
+from onehop.cost.flops import TRAINING, Flops, Pass, forward, next_token, reading
 from onehop.cost.kv_cache import KVCache, kv_cache
 from onehop.cost.memory import Training, TrainingPlan, training
-from onehop.cost.numbers import bytes_per_weight
+from onehop.cost.numbers import MOST, bytes_per_weight
 from onehop.cost.parameters import Parameters, count
 from onehop.cost.roofline import Phase, Work
 from onehop.cost.scaling import for_model
@@ -65,9 +65,11 @@ class Asked:
 
 
 def _need(name: str, value: float, *, least: int) -> None:
-    """Refuse what is below `least`, infinite or no number."""
+    """Refuse what is below `least`, beyond all measure or no number."""
     if not least <= value < math.inf:
         raise ConfigError(f"{name}={value}: needs {least} or more.")
+    if value > MOST:
+        raise ConfigError(f"{name} is above {MOST}, to which a plan counts. Ask for less.")
 
 
 def plan(config: ModelConfig | str) -> "Plan":
@@ -131,15 +133,14 @@ class Plan:
     def inference_memory(self, asked: Asked | None = None, *, on_cpu: bool = False) -> Inference:
         """The peak of generation."""
         asked = asked or Asked()
-        found = inference(self.config, self.weights, self._served(asked, prepares=on_cpu))
-        return found if asked.stored is None else replace(found, weights=asked.stored)
+        return inference(self.config, self.weights, self._served(asked, prepares=on_cpu))
 
     def times(self, device: Device, asked: Asked | None = None) -> dict[str, Phase]:
-        """Seconds of a step of training, of reading a prompt and of a further token, on one device."""
+        """Seconds on one device of a training step, of a prompt and of a further token (unless it sees both ways)."""
         asked = asked or Asked()
         work, on_cpu = Work(self.config, self.weights, device), device.kind == "cpu"
         served = self._served(asked)
-        return {
+        out = {
             "training": work.train(
                 self._run(asked, on_cpu),
                 micro_batches=asked.micro_batches,
@@ -147,8 +148,8 @@ class Plan:
                 optimizer=asked.optimizer,
             ),
             "prefill": work.prefill(served),
-            "decode": work.decode(served),
         }
+        return out if self.config.both_ways else {**out, "decode": work.decode(served)}
 
     def missing(self) -> list[str]:
         """Figures that parts of the user's own leave out: everything they belong to is a lower bound."""
@@ -161,12 +162,12 @@ class Plan:
         context, on_cpu = self.context(asked), device is not None and device.kind == "cpu"
         out = {
             "params": _params(self.parameters),
-            "flops": self._flops_dict(context, self._train_context(asked)),
+            "flops": self._flops_dict(context, self.train_context(asked)),
             "attention": self._traffic_dict(context, asked),
             "kv_cache": self._cache_dict(context, asked),
             "memory": self._memory_dict(asked, on_cpu),
             "loss": [asdict(o) for o in for_model(self.parameters.active, self.parameters.non_embedding, asked.tokens)],
-            "asked": {**asdict(asked), "context": context, "train_context": self._train_context(asked)},
+            "asked": {**asdict(asked), "context": context, "train_context": self.train_context(asked)},
             "vocab_size": self.config.need_vocab(),
             "missing": self.missing(),
         }
@@ -180,26 +181,49 @@ class Plan:
             }
         return out
 
-    def context(self, asked: Asked) -> int:
-        """Tokens of a text that is asked about."""
-        return asked.context or self.config.max_len
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest text that can be read: as many as there are learned positions; None: any."""
+        learned = any(s is not None and s.embed.position == "learned" for s in (self.config, self.config.encoder))
+        return self.config.max_len if learned else None
 
-    def _train_context(self, asked: Asked) -> int:
-        return asked.train_context or min(self.context(asked), self.config.max_len)
+    def context(self, asked: Asked) -> int:
+        """Tokens of a text that is asked about. Raises ConfigError for more than there are learned positions."""
+        return self._readable("context", asked.context or self.config.max_len)
+
+    def train_context(self, asked: Asked) -> int:
+        """Tokens of a row of training: those asked for, or of a text, no more than the model's longest."""
+        return self._readable("train.context", asked.train_context or min(self.context(asked), self.config.max_len))
+
+    def _readable(self, name: str, tokens: int) -> int:
+        _need("model.max_len" if tokens == self.config.max_len else name, tokens, least=1)
+        if self.longest is not None and tokens > self.longest:
+            raise ConfigError(
+                f"{name}={tokens}: this model has learned positions for {self.longest} tokens. Ask for no more, or "
+                f"give it as many with model.max_len={tokens}."
+            )
+        return tokens
+
+    def notes(self, asked: Asked) -> list[str]:
+        """What is to be known about a text longer than the model was made for."""
+        context, most = self.context(asked), self.config.max_len
+        return [f"{context} tokens are beyond max_len={most}, for which the model was made"] if context > most else []
 
     def _run(self, asked: Asked, on_cpu: bool) -> Run:
-        return Run(asked.train_rows, self._train_context(asked), asked.precision, on_cpu, asked.packed)
+        return Run(asked.train_rows, self.train_context(asked), asked.precision, on_cpu, asked.packed)
 
     def _served(self, asked: Asked, *, prepares: bool = False) -> InferencePlan:
         context = self.context(asked)
         source = context if self.config.encoder is not None else 0
-        options: dict[str, Any] = {"dtype": asked.dtype, "cache_dtype": asked.cache_dtype, "source": source}
-        return InferencePlan(batch=asked.batch, context=context, prepares=prepares, **options)
+        options = {name: getattr(asked, name) for name in ("batch", "dtype", "cache_dtype", "stored")}
+        return InferencePlan(context=context, source=source, prepares=prepares, **options)
 
     def _flops_dict(self, context: int, train_context: int) -> dict[str, Any]:
-        trained, read = self.flops(new=train_context), self.flops(new=context, logits=1)
-        decoded = self.flops(new=1, past=context - 1)
-        return {
+        trained = self.flops(new=train_context)
+        read, decoded = (
+            forward(self.config, self.weights, step(self.config, context)) for step in (reading, next_token)
+        )
+        out = {
             "train_per_token": TRAINING * trained.total / train_context,
             "train_per_token_products": TRAINING * trained.products / train_context,
             "train_per_token_attention": TRAINING * trained.attention / train_context,
@@ -208,9 +232,10 @@ class Plan:
             "prefill": read.total,
             "prefill_attention": read.attention,
             "prefill_attention_causal": read.attention_seen,
-            "decode_per_token": decoded.total,
-            "decode_per_token_attention": decoded.attention,
         }
+        if not self.config.both_ways:
+            out |= {"decode_per_token": decoded.total, "decode_per_token_attention": decoded.attention}
+        return out
 
     def _traffic_dict(self, context: int, asked: Asked) -> dict[str, Any]:
         size = bytes_per_weight(self._served(asked).computes)

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onehop.config.ffn import MoEConfig
-from onehop.config.model import ModelConfig
+from onehop.config.model import ModelConfig, StackConfig
 from onehop.cost.activations import Run
 from onehop.cost.devices import Device, Rates
-from onehop.cost.flops import Flops, Pass, forward, looks, products
+from onehop.cost.flops import Flops, Pass, forward, looks, next_token, products, reading, rows_of
 from onehop.cost.kv_cache import kv_cache
 from onehop.cost.memory import hidden_matrices, layers_kept
 from onehop.cost.numbers import bytes_per_weight
@@ -62,12 +62,12 @@ class Work:
 
     def decode(self, plan: InferencePlan) -> Phase:
         """One further token for each of `batch` texts of `context` tokens."""
-        step = Pass(1, past=max(0, plan.context - 1), source=plan.source, read_before=True)
+        step = replace(next_token(self.config, max(1, plan.context)), source=plan.source)
         flops = forward(self.config, self.weights, step)
-        size = bytes_per_weight(plan.dtype)
+        size = self._size(plan)
         cache = kv_cache(self.config, plan.caches)
         held = float(cache.bytes(batch=plan.batch, context=plan.context, source=plan.source))
-        read = size * self._met(plan.batch) + held
+        read = size * self._met(step, plan.batch) + held
         found = self._bound(plan.batch, plan.batch * flops.seen, read, plan.dtype)
         pace = self.device.pace
         if pace is None:
@@ -77,20 +77,23 @@ class Work:
         return self._added(found, seconds, "decode", plan.dtype)
 
     def prefill(self, plan: InferencePlan) -> Phase:
-        """Reading `batch` prompts of `context` tokens."""
-        tokens = plan.batch * plan.context
-        whole = Pass(plan.context, logits=1, source=plan.source)
+        """Reading `batch` prompts of `context` tokens; by an encoder-decoder they are sources."""
+        whole = reading(self.config, plan.context if self.config.encoder is None else plan.source)
+        length = max(whole.new, whole.source)
+        tokens = plan.batch * length
         flops = forward(self.config, self.weights, whole)
-        size = bytes_per_weight(plan.dtype)
-        moved = plan.batch * least_bytes(self.config, plan.context, bytes_per_weight(plan.computes))
-        found = self._bound(tokens, plan.batch * flops.seen, size * self._met(tokens) + moved, plan.dtype)
+        size = self._size(plan)
+        moved = plan.batch * least_bytes(self.config.encoder or self.config, length, bytes_per_weight(plan.computes))
+        moved += size * self._met(whole, plan.batch)
+        found = self._bound(tokens, plan.batch * flops.seen, moved, plan.dtype)
         pace = self.device.pace
         if pace is None:
             return found
         seconds = self._multiplied(pace.linear, plan.dtype, whole, plan.batch)
         seconds += self._looked(pace.attention, plan.dtype, whole, plan.batch)
-        passed = READ * self._kept(Run(plan.batch, plan.context, plan.computes))
-        seconds += passed / pace.passes + tokens * bent(self.config) / pace.functions["forward"]
+        passed = READ * self._made(whole, Run(plan.batch, length, plan.computes))
+        curves = plan.batch * _bent_in(self.config, whole)
+        seconds += passed / pace.passes + curves / pace.functions["forward"]
         return self._added(found, seconds, "prefill", plan.dtype)
 
     def train(self, run: Run, *, micro_batches: int = 1, recompute: str = "none", optimizer: str = "adamw") -> Phase:
@@ -149,19 +152,31 @@ class Work:
     def _added(self, bound: Phase, seconds: float, phase: str, dtype: str, *, times: int = 1) -> Phase:
         """The sum of what was measured, as many times as a whole model takes it, in place of the bound."""
         assert self.device.pace is not None
-        layers = self.config.n_layers + (self.config.encoder.n_layers if self.config.encoder else 0)
+        encodes = self.config.encoder is not None and phase != "decode"
+        layers = sum(stack.n_layers for stack in _stacks(self.config)[: 1 + encodes])
         whole = _of(self.device.pace.whole.get(phase, {}), dtype, none=1.0)
         besides = whole * times * layers * _of(self.device.pace.per_layer.get(phase, {}), dtype, none=0.0)
         return Phase(bound.tokens, whole * seconds + besides, bound.compute_s, bound.memory_s, besides)
 
-    def _met(self, tokens: int) -> float:
-        """Numbers of all weights that a pass over `tokens` tokens reads: of experts, those that some token visits."""
-        total = 0.0
+    def _size(self, plan: InferencePlan) -> float:
+        """Bytes of a number of the weights; in a file of several types, on average."""
+        return bytes_per_weight(plan.dtype) if plan.stored is None else plan.stored / sum(w.size for w in self.weights)
+
+    def _met(self, step: Pass, batch: int) -> float:
+        """Numbers of the weights that `batch` rows of a pass read: of experts, those that some token visits."""
+        total, encodes = 0.0, self.config.encoder is not None and not step.read_before
         for w in self.weights:
-            visited = 1.0 if w.share == 1.0 else 1.0 - (1.0 - w.share) ** tokens
-            total += w.size * visited if w.rows != "none" or w.part == "experts" else 0.0
+            looked_up = w.rows == "none" and w.part == "experts"  # biases of experts, as many as their maps
+            rows = batch * rows_of(replace(w, rows="token") if looked_up else w, step, encodes)
+            total += w.size * (1.0 - (1.0 - w.share) ** rows if rows else 0.0)
         tied = self.config.head.tied
         return total + (self.config.need_vocab() * (self.config.embed.width or self.config.d_model) if tied else 0)
+
+    def _made(self, step: Pass, run: Run) -> float:
+        """Bytes that sublayers make while a prompt is read: an encoder of the source, the decoder of its own tokens."""
+        n = 0 if self.config.encoder is None else self.config.encoder.n_layers
+        read, begun = (layers_kept(self.config, self.weights, r) for r in (run, replace(run, length=step.new)))
+        return sum(sub.kept for layer in [*read[:n], *begun[n:]] for sub in layer)
 
     def _kept(self, run: Run) -> float:
         """Bytes that sublayers make in a forward pass: what training would keep."""
@@ -170,12 +185,25 @@ class Work:
 
 def bent(config: ModelConfig) -> float:
     """Numbers per token that go through an activation function; in parts of a user's own, those of their `d_ff`."""
+    return sum(map(_bent, _stacks(config)))
+
+
+def _bent_in(config: ModelConfig, step: Pass) -> float:
+    """The same in one pass: an encoder meets the source, the decoder its own tokens."""
+    return sum(n * _bent(stack) for stack, n in zip(_stacks(config), (step.new, step.source), strict=False))
+
+
+def _bent(stack: StackConfig) -> float:
     total = 0.0
-    for stack in (config, *([] if config.encoder is None else [config.encoder])):
-        for ffn in (block.ffn for block in stack.layers()):
-            met = ffn.n_active if isinstance(ffn, MoEConfig) else 1
-            total += met * getattr(ffn, "d_ff", 0) + (getattr(ffn, "d_ff_shared", 0) or 0)
+    for ffn in (block.ffn for block in stack.layers()):
+        met = ffn.n_active if isinstance(ffn, MoEConfig) else 1
+        total += met * getattr(ffn, "d_ff", 0) + (getattr(ffn, "d_ff_shared", 0) or 0)
     return total
+
+
+def _stacks(config: ModelConfig) -> list[StackConfig]:
+    """The decoder, or the only stack, and an encoder."""
+    return [config] if config.encoder is None else [config, config.encoder]
 
 
 def muon_flops(weights: Sequence[Weight]) -> float:

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from onehop.config.attention import AttentionConfig, LatentConfig
-from onehop.config.model import BlockConfig, ModelConfig
-from onehop.config.position import RopeConfig
-from onehop.cost.activations import TILES_BEAT_A_MASK, WIDE
+from onehop.config.model import BlockConfig, ModelConfig, StackConfig
+from onehop.config.position import AlibiConfig, RopeConfig, T5Config
+from onehop.cost.activations import INDEX, TILES_BEAT_A_MASK, TILES_BEAT_PLAIN, WIDE, tile_of
 from onehop.cost.flops import slots
 from onehop.cost.kv_cache import kv_cache
 from onehop.cost.memory import MARGIN
@@ -14,6 +15,7 @@ from onehop.cost.numbers import PLAIN, bytes_per_weight
 from onehop.cost.weights import Weight, turning_width
 
 CHUNK = 2048  # tokens of prompts that are read at once (`generate/engine.py`)
+BY_LENGTH = ("dynamic", "longrope")  # rope scalings whose angles depend on the text's length (`parts/rope_scaling.py`)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class InferencePlan:
     cache_dtype: str | None = None
     source: int = 0
     prepares: bool = False  # whether a second copy of the linear maps is kept (`parts/linear.py`)
+    stored: float | None = None  # bytes of all weights where a file says them, whatever `dtype` is
 
     @property
     def computes(self) -> str:
@@ -80,17 +83,95 @@ def inference(config: ModelConfig, weights: Sequence[Weight], plan: InferencePla
     """The peak while `batch` texts grow to `context` tokens."""
     size = bytes_per_weight(plan.computes)
     cache = kv_cache(config, plan.caches)
-    prompt = plan.context if plan.prompt is None else plan.prompt
-    columns = min(prompt, max(1, CHUNK // plan.batch))
-    reading = size * plan.batch * columns * max(_widest(config.d_model, block, size) for block in config.layers())
-    reading += _tables(config, plan.batch, columns, prompt)
-    stepping = 2 * size * plan.batch * config.need_vocab()  # the last logits and the next
     held = cache.bytes(batch=plan.batch, context=plan.context, source=plan.source)
-    stored = weight_bytes(weights, plan.dtype)
+    if config.encoder is None:
+        reading = _reading(config, config, plan, plan.context if plan.prompt is None else plan.prompt)
+    else:  # the source is read before there is a cache, and its hidden states while the decoder begins
+        states = size * plan.batch * plan.source * config.d_model
+        reading = max(_reading(config, config.encoder, plan, plan.source) - held, states)
+    stepping = 2 * size * plan.batch * config.need_vocab()  # the last logits and the next
+    stored = weight_bytes(weights, plan.dtype) if plan.stored is None else plan.stored
     maps = sum(w.size for w in weights if w.rows != "none" and len(w.shape) == 2 and w.part != "router")
     maps += config.need_vocab() * (config.embed.width or config.d_model) if config.head.tied else 0
     prepared = size * maps if plan.prepares else 0.0
     return Inference(stored, held, max(reading, stepping), prepared, cache.missing)
+
+
+def _by_length(config: ModelConfig) -> bool:
+    """Whether a prompt is read whole: its angles depend on its length."""
+    positions = (block.attention.position for block in config.blocks)
+    return any(isinstance(p, RopeConfig) and p.scaling is not None and p.scaling.kind in BY_LENGTH for p in positions)
+
+
+def _reading(config: ModelConfig, stack: StackConfig, plan: InferencePlan, prompt: int) -> float:
+    """Bytes that reading `prompt` tokens takes beside what is kept: an encoder reads them at once, others in chunks."""
+    size, rows = bytes_per_weight(plan.computes), plan.batch
+    whole = stack is not config or config.both_ways or _by_length(config)
+    columns = prompt if whole else min(prompt, max(1, CHUNK // rows))
+    found = max(_chunk(config.d_model, stack, rows, part, size) for part in _chunks(prompt, columns))
+    return found + _tables(stack, rows, columns, prompt) + 2.0 * INDEX * rows * prompt  # tokens, and their places
+
+
+class Chunk(NamedTuple):
+    """A run of a prompt's tokens that is read at once, the keys that are there then, and the tokens just before."""
+
+    new: int
+    keys: int
+    before: int
+
+
+def _chunks(prompt: int, columns: int) -> list[Chunk]:
+    """Those of a prompt's chunks that may take most: the first, the last whole one, and what is left."""
+    whole, left = divmod(prompt, columns)
+    found = [Chunk(columns, columns, 0)] if whole else []
+    if whole > 1:
+        found.append(Chunk(columns, whole * columns, columns))
+    return [*found, Chunk(left, prompt, columns if whole else 0)] if left else found
+
+
+def _chunk(d: int, stack: StackConfig, rows: int, part: Chunk, size: float) -> float:
+    """Bytes that reading a chunk takes; the hidden states of the one before it are still there."""
+    found = 0.0
+    for block in {block.name: block for block in stack.layers()}.values():
+        wide = size * rows * part.new * _widest(d, block, size)
+        found = max(found, wide, _by_tiles(d, block.attention, rows, part, size))
+    return found + size * rows * part.before * d
+
+
+def _by_tiles(d: int, a: AttentionConfig, rows: int, part: Chunk, size: float) -> float:
+    """Bytes while scores are computed tile by tile (`parts/score_tiled.py`), beside what attention has made by then.
+
+    In float32: scaled queries, the same in runs, and the sums that the output is taken from.
+    """
+    keys = part.keys if a.window is None else min(part.keys, part.new + slots(a, part.keys))
+    if not _tiled(a, part.new, keys):
+        return 0.0
+    q, kv, out = a.n_heads * a.d_head, float(a.n_kv_heads * a.d_head), a.n_heads * a.d_head
+    made, again = q + 2 * kv, 0.0
+    if isinstance(a, LatentConfig):
+        turning, out = turning_width(a), a.n_heads * a.d_value
+        made = 2 * q + a.n_heads * turning + 2 * (a.d_latent + turning)
+        again = 2.0 * kv + a.n_kv_heads * (a.d_value - turning)  # keys and values, made of all latents
+        kv = (a.d_latent + turning) / 2  # what the cache holds
+    per_token = size * (3 * d + made + out) + WIDE * (2 * q + out + 3 * a.n_heads)
+    height, width = tile_of(part.new, rows * a.n_heads)
+    width = min(width, keys)
+    copies = WIDE * rows * width * a.n_kv_heads * (a.d_head + out // a.n_heads)
+    if a.window is not None:  # a ring's keys and the new ones are laid side by side, with a mask for each row
+        again += 2 * kv
+        copies += (1 + WIDE) * rows * height * width
+    scores = WIDE * rows * a.n_heads * height * width * (1 + (a.softcap is not None))
+    return rows * (part.new * per_token + size * keys * again) + copies + scores
+
+
+def _tiled(a: AttentionConfig, new: int, keys: int) -> bool:
+    """Whether tiles are quicker than a mask laid out, or than the definition (`parts/score.py`)."""
+    if type(a) not in (AttentionConfig, LatentConfig) or a.score is not None:
+        return False
+    if a.softcap is not None or a.sinks or isinstance(a.position, T5Config):
+        return new * keys > TILES_BEAT_PLAIN
+    masked = keys > new or isinstance(a.position, AlibiConfig) or (a.window is not None and a.window < keys)
+    return masked and new * keys > TILES_BEAT_A_MASK
 
 
 def _widest(d: int, block: BlockConfig, size: float) -> float:
@@ -125,14 +206,14 @@ def _ffn(d: int, ffn: object) -> float:
     return k * (d + inner + 12) + 3 * getattr(ffn, "n_experts", 0)
 
 
-def _tables(config: ModelConfig, rows: int, columns: int, prompt: int) -> float:
+def _tables(stack: StackConfig, rows: int, columns: int, prompt: int) -> float:
     """Bytes of angles, and of masks and biases that are laid out."""
-    found = {(b.attention.position, b.attention.d_head) for b in config.layers()}
+    found = {(b.attention.position, b.attention.d_head) for b in stack.layers()}
     total = sum(2.0 * WIDE * columns * (p.width or d) for p, d in found if isinstance(p, RopeConfig))
-    rings = {b.attention for b in config.layers() if b.attention.window is not None and b.attention.window < prompt}
+    rings = {b.attention for b in stack.layers() if b.attention.window is not None and b.attention.window < prompt}
     for keys in {columns + slots(a, prompt) for a in rings}:
         total += rows * columns * keys if columns * keys <= TILES_BEAT_A_MASK else 0  # tiles lay out no mask
-    biased = [b.attention.n_heads for b in config.layers() if b.attention.position.kind == "alibi"]
+    biased = [b.attention.n_heads for b in stack.layers() if b.attention.position.kind == "alibi"]
     if biased and columns**2 <= TILES_BEAT_A_MASK:
         total += WIDE * max(biased) * columns**2
     return total

@@ -7,7 +7,7 @@ writes and reads T × T scores, tiles keep them on the chip and read keys and va
 from dataclasses import dataclass
 
 from onehop.config.attention import AttentionConfig
-from onehop.config.model import ModelConfig
+from onehop.config.model import ModelConfig, StackConfig
 
 ON_CHIP = 192 * 1024  # bytes beside a GPU's cores: A100 (NVIDIA A100 whitepaper 2020, table 4), as in the paper
 
@@ -76,7 +76,7 @@ def attention_bytes(config: ModelConfig, length: int, size: float) -> tuple[floa
     return sum(map(plain_bytes, shapes)), sum(map(tiled_bytes, shapes))
 
 
-def least_bytes(config: ModelConfig, length: int, size: float) -> float:
+def least_bytes(stack: StackConfig, length: int, size: float) -> float:
     """Bytes that no attention can do without: q, k, v and the output once (a large cache serves tiles again)."""
-    shapes = [Shape.of(block.attention, length, size) for block in config.layers()]
+    shapes = [Shape.of(block.attention, length, size) for block in stack.layers()]
     return sum(s.size * 2 * (s.n_heads + s.n_kv_heads) * s.d_head * s.length for s in shapes)

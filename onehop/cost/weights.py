@@ -15,6 +15,7 @@ from onehop.config.ffn import GatedConfig, MoEConfig, PlainConfig
 from onehop.config.model import BlockConfig, EmbedConfig, ModelConfig, StackConfig
 from onehop.config.norm import LayerNormConfig, NormConfig, RMSNormConfig
 from onehop.config.position import AlibiConfig, PositionConfig, RopeConfig, T5Config
+from onehop.cost.numbers import MOST
 from onehop.cost.own import UNKNOWN, own_count
 
 # What a matrix is multiplied with: each new token, each token of the source (keys and values of cross-attention), each
@@ -45,7 +46,7 @@ class Weight:
 
 
 def weights(config: ModelConfig) -> list[Weight]:
-    """All parameters of a model, in no particular order. Raises ConfigError for more layers than MOST_LAYERS."""
+    """All parameters of a model, in no particular order. Raises ConfigError for more than can be listed or counted."""
     for stack, where in ((config, ""), (config.encoder, "encoder.")):
         if stack is not None and stack.n_layers > MOST_LAYERS:
             raise ConfigError(
@@ -59,6 +60,8 @@ def weights(config: ModelConfig) -> list[Weight]:
             replace(weight, name=f"encoder.{weight.name}", encoder=True)
             for weight in (*own, *_stack(config, config.encoder))
         ]
+    if sum(weight.size for weight in found) > MOST:
+        raise ConfigError(f"the model has more than {MOST} parameters, to which a plan counts. Give it smaller sizes.")
     return found
 
 

@@ -1,7 +1,7 @@
 """What would change if one thing did: the textbook's comparisons, each as another config, or another wish."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,17 +45,17 @@ class WhatIf:
 
 def figures(plan: Plan, asked: Asked, device: Device | None, budget: float) -> Figures:
     """The figures of one model; `budget`: training FLOPs that all compared models may spend."""
-    context, n = plan.context(asked), plan.parameters
+    n = plan.parameters
     on_cpu = device is not None and device.kind == "cpu"
-    phase = plan.times(device, asked)["decode"] if device is not None and device.flops else None
-    per_token = plan.train_flops_per_token(min(context, plan.config.max_len))
+    phase = plan.times(device, asked).get("decode") if device is not None and device.flops else None
+    per_token = plan.train_flops_per_token(plan.train_context(asked))
     loss = law(DEFAULT).loss(n.active, budget / per_token)
     return Figures(
         params=n.total,
         active=n.active,
         train_flops_per_token=per_token,
         kv_bytes_per_token=plan.kv_cache(asked.caches).bytes_per_token,
-        kv_bytes=plan.kv_cache_bytes(batch=asked.batch, context=context, dtype=asked.caches),
+        kv_bytes=plan.kv_cache_bytes(batch=asked.batch, context=plan.context(asked), dtype=asked.caches),
         inference_bytes=plan.inference_memory(asked, on_cpu=on_cpu).total,
         training_bytes=plan.training_memory(asked, on_cpu=on_cpu).total,
         decode_tokens_per_s=None if phase is None else phase.tokens_per_s,
@@ -64,12 +64,25 @@ def figures(plan: Plan, asked: Asked, device: Device | None, budget: float) -> F
     )
 
 
+def training_flops(plan: Plan, asked: Asked) -> float:
+    """FLOPs of all training: of the tokens asked for, or of those for which the model's size is the best."""
+    tokens = law(DEFAULT).tokens_for(plan.parameters.active) if asked.tokens is None else asked.tokens
+    return plan.train_flops_per_token(plan.train_context(asked)) * tokens
+
+
+def swept(rows: Sequence[tuple[ModelConfig, Asked]], device: Device | None) -> list[Figures]:
+    """The figures of each; all may spend what the first does on training, unless each was given its own tokens."""
+    plans = [(Plan(config), asked) for config, asked in rows]
+    budgets = [training_flops(*pair) for pair in plans]
+    if len({asked.tokens for _, asked in rows}) == 1:
+        budgets = budgets[:1] * len(plans)
+    return [figures(*pair, device, budget) for pair, budget in zip(plans, budgets, strict=True)]
+
+
 def what_ifs(config: ModelConfig, asked: Asked, device: Device | None) -> list[WhatIf]:
     """The model as it is, then each change that it allows."""
     plan = Plan(config)
-    n = plan.parameters.active
-    context = min(plan.context(asked), config.max_len)
-    budget = plan.train_flops_per_token(context) * (asked.tokens or law(DEFAULT).tokens_for(n))
+    budget = training_flops(plan, asked)
     out = [WhatIf("as it is", figures(plan, asked, device, budget))]
     for name, make in _changes(config, asked):
         try:
@@ -99,19 +112,18 @@ def _changes(config: ModelConfig, asked: Asked) -> Iterator[Change]:
     if config.n_layers >= 2 * len(config.pattern):
         yield "half as deep, as large", lambda: (reshaped(config, 0.5), asked)
     context = asked.context or config.max_len
+    longest = max(config.max_len, context, asked.train_context or 1)
     longer = replace(asked, context=2 * context)
     yield "twice the context", lambda: (changed(config, {"max_len": max(config.max_len, 2 * context)}), longer)
     if asked.dtype in ("float32", "bfloat16", "float16"):
         yield "weights in 8 bits (q8_0)", lambda: (config, replace(asked, dtype="q8_0", cache_dtype=asked.caches))
         yield "weights in 4 bits (q4_k)", lambda: (config, replace(asked, dtype="q4_k", cache_dtype=asked.caches))
-    if asked.cache_dtype != "int8":
+    if asked.cache_dtype != "int8" and not config.both_ways:
         yield "the cache in 8 bits", lambda: (config, replace(asked, cache_dtype="int8"))
     if isinstance(first.attention.position, RopeConfig) and type(first.attention) is AttentionConfig:
         yield "ALiBi in place of RoPE", lambda: (changed(config, {"attention.position": {"kind": "alibi"}}), asked)
-    if config.embed.position == "none":
-        learned = {"attention.position": {"kind": "none"}, "embed.position": "learned"}
-        if type(first.attention) is AttentionConfig:
-            yield "learned positions", lambda: (changed(config, learned), asked)
+    if config.embed.position == "none" and type(first.attention) is AttentionConfig:
+        yield "learned positions", lambda: (_learned(config, longest), asked)
     for times in (4, 16):
         more = replace(asked, batch=asked.batch * times)
         yield f"{more.batch} texts at once", lambda more=more: (config, more)  # type: ignore[misc]
@@ -128,6 +140,12 @@ def _heads(config: ModelConfig, asked: Asked) -> Iterator[Change]:
             continue
         wanted = {block.name: {"attention": {"n_kv_heads": n or block.attention.n_heads}} for block in config.blocks}
         yield name, lambda wanted=wanted: (_with_blocks(config, wanted), asked)  # type: ignore[misc]
+
+
+def _learned(config: ModelConfig, max_len: int) -> ModelConfig:
+    """Learned positions in place of those inside attention."""
+    bare = changed(config, {"attention.position": {"kind": "none"}, "max_len": max_len})
+    return ModelConfig.model_validate({**dict(bare), "embed": {**config.embed.model_dump(), "position": "learned"}})
 
 
 def _as_moe(config: ModelConfig) -> ModelConfig:

@@ -1,6 +1,7 @@
 """`onehop plan --budget` and `--fit-law`: budgets become FLOPs, runs become the points of a law."""
 
 import json
+import re
 
 import pytest
 
@@ -30,6 +31,39 @@ def test_budgets_in_hours_and_money_become_flops():
     assert "40% of its peak" in words
     assert budget_flops("$1000", h100, mfu=0.4, price=2.0, dtype="bfloat16")[0] == pytest.approx(hours)
     assert budget_flops("1,000 usd", h100, mfu=0.4, price=2.0, dtype="bfloat16")[0] == pytest.approx(hours)
+
+
+@pytest.mark.parametrize(
+    ("text", "flops"),
+    [("1.5e21flops", 1.5e21), ("1,000,000,000,000 flops", 1e12), ("1_000_000_000.5e3 flop", 1.0000000005e12)],
+)
+def test_commas_stand_between_thousands(text, flops):
+    assert budget_flops(text, None, dtype="bfloat16")[0] == pytest.approx(flops)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1,5e21flops", "commas stand between thousands"),
+        ("1_5e21flops", "commas stand between thousands"),
+        ("1 5e21flops", "commas stand between thousands"),
+        ("10,00usd", "commas stand between thousands"),
+        ("€500hours", "has two units, € and hours."),
+        ("$1e21flops", "has two units, $ and flops."),
+        ("$500eur", "has two units, $ and eur."),
+        ("$", "write a number and flops"),
+    ],
+)
+def test_a_budget_that_can_be_misread_is_refused(text, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        budget_flops(text, device("H100"), price=2.0, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("text", ["$1000", "$ 1000", "$1,000 usd", "1000$", "1 000 dollars", "1_000usd"])
+def test_money_is_written_in_many_ways(text):
+    assert budget_flops(text, device("H100"), mfu=0.4, price=2.0, dtype="bfloat16")[0] == pytest.approx(
+        500 * 3600 * 0.4 * 989.4e12
+    )
 
 
 def test_a_served_model_is_smaller_and_trained_for_longer(capsys):

@@ -116,6 +116,11 @@ def test_pairs_are_those_that_the_mask_lets_through(new, past, window, sees):
     assert seen_pairs(a, new, past) == int(sight.mask.sum())
 
 
+def test_pairs_of_a_long_text_are_not_counted_one_by_one():
+    a = AttentionConfig(n_heads=1, n_kv_heads=1, d_head=4, sees="all", window=3)
+    assert seen_pairs(a, 10**15, 0) == 5 * 10**15 - 6
+
+
 def test_a_causal_mask_hides_nearly_half_of_a_long_text():
     found = forward(ALL["gpt2"], weights(ALL["gpt2"]), Pass(1024))
     assert found.attention_seen / found.attention == pytest.approx(1025 / 2048)

@@ -22,11 +22,13 @@ from onehop.model.recompute import recompute
 from onehop.parts import score_half, score_tiled
 from onehop.parts.keys import Keys
 from onehop.parts.places import Places
+from onehop.parts.rope_scaling import STRETCHES
 from onehop.parts.score import TILES_BEAT_A_MASK, TILES_BEAT_PLAIN, choose
 from onehop.parts.sight import Sight
 from onehop.training.optimizer import make_optimizer
 from onehop.training.setup import pick_product
 from onehop.training.step import training_step
+from tests.small_models import encoder_decoder
 
 H = {"n_heads": 4, "n_kv_heads": 2}
 
@@ -46,6 +48,12 @@ CLASSIC = {
 LATENT = {
     "kind": "latent", "n_heads": 4, "d_head": 24, "d_latent": 32, "d_latent_q": 48, "d_value": 16,
     "position": {"kind": "rope", "width": 8},
+}  # fmt: skip
+DYNAMIC = {"kind": "rope", "scaling": {"kind": "dynamic", "factor": 2.0, "original_max_len": 128}}
+LONGROPE = {
+    "kind": "rope", "scaling": {
+        "kind": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "original_max_len": 128, "factor": 4.0,
+    },
 }  # fmt: skip
 MOE = {"kind": "moe", "d_ff": 48, "n_experts": 8, "n_active": 2}
 # name -> config, how it is trained
@@ -178,6 +186,42 @@ def test_generation_takes_what_is_predicted(name):
     assert inference(config, weights(config), plan).live == pytest.approx(live.peak, rel=0.03)
 
 
+LONG = {
+    "angles by the text's length": (small(n_layers=2, attention={**H, "position": DYNAMIC}), "float32"),
+    "the same in bfloat16": (small(n_layers=2, attention={**H, "position": LONGROPE}), "bfloat16"),
+    "several chunks": (small(n_layers=2), "float32"),
+    "several chunks in bfloat16": (small(n_layers=2), "bfloat16"),
+    "chunks with a window": (small(n_layers=2, attention={**H, "window": 256}), "float32"),
+    "chunks with a softcap": (small(n_layers=2, attention={**H, "softcap": 20.0}), "bfloat16"),
+    "chunks with a bias, classic": (small(n_layers=2, **{**CLASSIC, "max_len": 4096}), "float32"),
+    "chunks of a latent": (small(n_layers=2, attention=LATENT), "float32"),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_prompt_takes_what_is_predicted(name):
+    """Within 3 %, as above: prompts are longer than what is read at once, where they may be read in chunks."""
+    config, dtype = LONG[name]
+    model = onehop.build(config, dtype=dtype).eval()
+    with LiveBytes([*model.parameters(), *model.buffers()]) as live:
+        Engine(model).start([[1] * 2500] * 2, room=8).advance(torch.ones(2, dtype=torch.int64))
+    plan = InferencePlan(batch=2, context=2508, prompt=2500, dtype=dtype)
+    assert inference(config, weights(config), plan).live == pytest.approx(live.peak, rel=0.03)
+
+
+@pytest.mark.parametrize(("source", "answer"), [(100, 8), (1500, 8), (100, 200)])
+def test_an_encoder_reads_its_source_at_once_and_before_there_is_a_cache(source, answer):
+    """Within 3 %, as above."""
+    config = encoder_decoder(d_model=64, max_len=4096, vocab_size=500)
+    model = onehop.build(config).eval()
+    with LiveBytes([*model.parameters(), *model.buffers()]) as live:
+        session = Engine(model).start([[1] * source] * 2, room=answer, start_id=1)
+        for _ in range(answer):
+            session.advance(torch.ones(2, dtype=torch.int64))
+    plan = InferencePlan(batch=2, context=answer + 1, source=source, dtype="float32")
+    assert inference(config, weights(config), plan).live == pytest.approx(live.peak, rel=0.03)
+
+
 @pytest.mark.parametrize("length", [32, 128, 512])
 @pytest.mark.parametrize("own", [
     {}, {"window": 16}, {"position": "alibi"}, {"position": "t5"}, {"softcap": 9.0}, {"sinks": True},
@@ -197,6 +241,7 @@ def test_the_planner_has_the_limits_of_the_code():
     """It loads no torch, so it cannot take them from where they stand."""
     assert (activations.TILES_BEAT_PLAIN, activations.TILES_BEAT_A_MASK) == (TILES_BEAT_PLAIN, TILES_BEAT_A_MASK)
     assert (activations.NARROW, serving.CHUNK) == (score_half.NARROW, engine.CHUNK)
+    assert {name for name in STRETCHES.names() if STRETCHES.get(name).by_length} == set(serving.BY_LENGTH)
     for length, heads in ((40, 8), (1000, 16), (1000, 17), (10**5, 64)):
         assert activations.tile_of(length, heads) == score_tiled.tile_for(length, heads)
 

@@ -58,7 +58,7 @@ def test_the_docs_name_every_key_that_is_promised():
 def test_the_docs_show_the_figures_that_were_measured():
     text = (ROOT / "docs" / "planner.md").read_text()
     rows = json.loads((ROOT / "benchmarks" / "results" / "plan_accuracy.json").read_text())
-    assert len(rows["training"]) == 12
+    assert len(rows["training"]) == 14
     for trained, served in zip(rows["training"], rows["inference"], strict=True):
         cells = [f"{row[key] / 1e6:.1f} MB" for row in (trained, served) for key in ("predicted", "measured")]
         errors = [f"{row['error']:+.2%}" for row in (trained, served)]
@@ -219,6 +219,34 @@ def test_advice_ends_where_it_fits_and_each_step_needs_less(name):
     assert needed == sorted(needed, reverse=True)
     assert [step.fits for step in advice.steps[:-1]] == [False] * (len(advice.steps) - 1)
     assert advice.possible == advice.steps[-1].fits == (name != "RTX 4090")
+
+
+def test_no_step_is_advised_without_which_it_fits():
+    (step,) = for_inference(plan("llama-3-70b"), Asked(), device("L40S")).steps
+    assert step.change == "weights in 4 bits (--dtype q4_k)"
+    assert step.needed == plan("llama-3-70b").inference_memory(Asked(dtype="q4_k", cache_dtype="bfloat16")).total
+    where = Device("small", 3.3e9, 1e11, {"bfloat16": 1e13}, "made up for this test")
+    steps = for_training(plan("gpt2"), Asked(train_rows=16), where).steps
+    assert len({step.change.partition("train.")[2].partition("=")[0] for step in steps}) == len(steps)  # one of a kind
+    assert steps[-1].fits
+
+
+def test_from_wide_weights_the_last_type_alone_is_advised():
+    where = Device("small", 11e9, 1e11, {"bfloat16": 1e13}, "made up for this test")
+    steps = for_inference(plan("llama-3-8b"), Asked(dtype="float32", context=2048), where).steps
+    assert [step.change for step in steps] == ["weights in 8 bits (--dtype q8_0)"]
+
+
+def test_the_longest_context_that_fits_is_kept():
+    where = Device("small", 7e9, 1e11, {"bfloat16": 1e13}, "made up for this test")
+    one = plan("llama-3-8b")
+    steps = for_inference(one, Asked(context=131072), where).steps
+    context = next(int(step.change.split()[3]) for step in steps if "--context" in step.change)
+    dtype = "q4_k" if any("q4_k" in step.change for step in steps) else "q8_0"
+    cache = "int8" if any("int8" in step.change for step in steps) else "bfloat16"
+    longer = Asked(context=2 * context, dtype=dtype, cache_dtype=cache)
+    assert steps[-1].fits
+    assert one.inference_memory(longer).total > where.memory
 
 
 def test_training_is_helped_by_smaller_passes_before_shorter_rows():

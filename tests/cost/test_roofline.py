@@ -17,7 +17,7 @@ from onehop.cost.roofline import Work, muon_flops, rate_at
 from onehop.cost.serving import InferencePlan
 from onehop.cost.traffic import Shape, crossover, plain_bytes, queries_on_chip, tiled_bytes
 from onehop.cost.weights import weights
-from tests.small_models import decoder
+from tests.small_models import decoder, encoder_decoder
 
 # Traffic
 
@@ -94,6 +94,29 @@ def test_a_measurement_survives_json():
         from_dict({"name": "here"})
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("flops", "fast"), ("flops.float32", "1e11"), ("flops.float32", None), ("flops.float32", True),
+        ("bandwidth", [4e10]), ("bandwidth", 0), ("memory", math.inf), ("memory", math.nan),
+        ("name", 7), ("source", None),
+        ("pace", []), ("pace.passes", {}), ("pace.functions", 1e9), ("pace.per_layer.decode", 1e-4),
+        ("pace.whole", "x"),
+        ("pace.linear", {}), ("pace.linear.float32", {}), ("pace.linear.float32.16", {}),
+        ("pace.linear.float32.16.1", "quick"), ("pace.linear.float32.16.0", 1e9),
+    ],
+)  # fmt: skip
+def test_a_measurement_of_other_types_is_damaged(path, value):
+    raw = to_dict(HERE)
+    *tables, last = path.split(".")
+    inner = raw
+    for word in tables:
+        inner = inner[word]
+    inner[last] = value
+    with pytest.raises(ConfigError, match="is damaged"):
+        from_dict(raw)
+
+
 # Time
 
 
@@ -125,6 +148,30 @@ def test_one_text_decodes_as_fast_as_its_weights_and_cache_can_be_read():
     norms = 2 * (2 * 32 + 1) * 4096  # vectors are read too, and not counted
     assert found.bound_by == "bandwidth"
     assert found.seconds == pytest.approx((read - norms) / 4.8e12, rel=1e-9)
+
+
+def test_an_encoder_decoder_reads_its_source_once_and_then_its_decoder_alone():
+    config = encoder_decoder(d_model=64)
+    plan = InferencePlan(context=32, source=32, dtype="float32")
+    found = work(config, device("H200"))
+    encoder = 2 * (4 * 64**2 + 2 * 64 * 24)
+    decoder = 2 * (2 * 64**2 + 4 * 64**2 + 2 * 64 * 24) + config.vocab_size * 64  # of crossing, wq and wo
+    cache = 2 * 2 * 2 * 64 * 32 * 4  # own and crossing keys and values of two layers
+    assert found.decode(plan).memory_s == pytest.approx((4 * decoder + cache) / 4.8e12)
+    crossing = 2 * 2 * 64**2
+    looked = 2 * 4 * 64 * 32 * 32 + 2 * 4 * 64 * (1 + 32)  # by the encoder, and by one token at itself and the source
+    read = 2 * (encoder + crossing) * 32 + 2 * decoder + looked
+    prefill = found.prefill(plan)
+    assert (prefill.tokens, prefill.compute_s) == (32, pytest.approx(read / 67e12))
+    assert onehop.plan(config).as_dict(onehop.cost.Asked(context=32))["flops"]["prefill"] == read
+
+
+def test_on_a_measured_machine_the_encoder_costs_nothing_after_the_source_was_read():
+    plan = InferencePlan(context=32, source=32, dtype="float32")
+    few, many = encoder_decoder(), encoder_decoder()
+    many = many.model_copy(update={"encoder": many.encoder.model_copy(update={"n_layers": 8})})
+    assert work(few, HERE).decode(plan) == work(many, HERE).decode(plan)
+    assert work(few, HERE).prefill(plan).seconds < work(many, HERE).prefill(plan).seconds
 
 
 def test_a_large_batch_is_bound_by_arithmetic():

@@ -1,0 +1,139 @@
+"""What is asked of `onehop plan` beside the model: contexts, tokens, rows of training, the bytes of a file."""
+
+import json
+
+import pytest
+
+import onehop
+from onehop.config import read, to_toml
+from onehop.cost import plan
+from onehop.cost.scaling import law
+from onehop.formats import write_config
+from onehop.weights import save_native
+from onehop.weights.gguf import save_gguf
+from tests.cli.test_plan import found, refusal, said, small
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """A folder and a home of one's own."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+# Tokens and rows of training
+
+
+def test_each_row_of_a_sweep_over_tokens_has_its_own(capsys):
+    rows = found(capsys, "llama-3-8b", "--sweep", "tokens=1e9,1e12")["rows"]
+    active = plan("llama-3-8b").parameters.active
+    assert [row["loss"] for row in rows] == pytest.approx([law("replication").loss(active, d) for d in (1e9, 1e12)])
+    rows = found(capsys, "llama-3-8b", "--sweep", "batch=1,2", "--tokens", "1e12")["rows"]
+    assert rows[0]["loss"] == rows[1]["loss"]
+
+
+def test_a_sweep_and_a_what_if_train_in_the_rows_that_the_plan_has(capsys):
+    rows = found(capsys, "gpt2", "--sweep", "train.context=128,1024")["rows"]
+    told = [found(capsys, "gpt2", f"train.context={n}")["flops"]["train_per_token"] for n in (128, 1024)]
+    assert [row["train_flops_per_token"] for row in rows] == told
+    assert told[0] < told[1]
+    first = found(capsys, "gpt2", "train.context=128", "--what-if")["what_if"][0]
+    assert first["train_flops_per_token"] == told[0]
+
+
+def test_a_key_for_a_run_changes_that_key_alone(capsys, tmp_path):
+    given = ["model.vocab_size=96", "train.steps=9", "train.batch_size=8", "train.micro_batch=2", "train.context=32"]
+    recipe = read("tiny", [*given, "train.recompute=block"]).recipe
+    save_native(onehop.build(recipe.model), tmp_path / "run")
+    (tmp_path / "run" / "recipe.toml").write_text(to_toml(recipe))
+    before = found(capsys, "run")["asked"]
+    after = found(capsys, "run", "train.optimizer=muon")["asked"]
+    assert (before["train_rows"], before["micro_batches"], before["train_context"]) == (2, 4, 32)
+    assert after == {**before, "optimizer": "muon"}
+    assert found(capsys, "run", "train.steps=3")["asked"] == {**before, "tokens": 3 * 8 * 32}
+    assert "train.batch_size" in refusal(capsys, "run", "train.batch_size=3")
+
+
+# Stored weights
+
+
+def test_a_gguf_file_is_read_as_fast_as_its_own_bytes_allow(capsys, tmp_path):
+    config = small(d_model=64, ffn={"kind": "gated", "d_ff": 256})
+    save_gguf(onehop.build(config), tmp_path / "m.gguf", dtype="q8_0")
+    words = [str(tmp_path / "m.gguf"), "--context", "8", "--device", "H100"]
+    whole = found(capsys, *words)
+    asked = {dtype: found(capsys, *words, "--dtype", dtype) for dtype in ("q8_0", "bfloat16")}
+    for phase in ("decode", "prefill"):
+        own, eight, sixteen = (one["time"][f"{phase}_s"] for one in (whole, asked["q8_0"], asked["bfloat16"]))
+        assert own == pytest.approx(eight, rel=0.15)  # vectors and the cache make the difference
+        assert own < 0.75 * sixteen
+    assert "weights as in the file" in said(capsys, *words)
+    assert "weights in q8_0" in said(capsys, *words, "--dtype", "q8_0")
+    rooms = found(capsys, words[0], "--what-fits", "--device", "H100")["fits"]
+    assert rooms[0]["dtype"] == "the file's"
+    assert rooms[0]["weights"] == whole["memory"]["inference"]["weights"]
+
+
+# Texts that a model cannot read, or was not made for
+
+
+def test_no_text_is_promised_beyond_the_learned_positions(capsys):
+    for room in found(capsys, "gpt2", "--what-fits", "--device", "H100")["fits"]:
+        assert list(room["texts"]) == ["1024"]
+        assert room["longest"] == 1024
+    for words in (["--context", "131072"], ["--sweep", "context=64,131072"], ["train.context=131072"]):
+        assert "this model has learned positions for 1024 tokens." in refusal(capsys, "gpt2", *words)
+    assert found(capsys, "gpt2", "model.max_len=131072", "--context", "131072")["asked"]["context"] == 131072
+
+
+def test_a_text_that_the_model_was_not_made_for_is_noted(capsys):
+    (note,) = found(capsys, "llama-3-8b", "--context", "131072")["notes"]
+    assert note == "131072 tokens are beyond max_len=8192, for which the model was made"
+    assert note in said(capsys, "llama-3-8b", "--context", "131072")
+    assert found(capsys, "llama-3-8b", "--context", "8192")["notes"] == []
+    text = said(capsys, "llama-3-8b", "--what-fits", "--device", "H100")
+    assert "the model was made for texts of 8,192 tokens at most" in text
+    changes = found(capsys, "llama-3-8b", "--what-if", "--context", "16384")["what_if"]
+    assert "learned positions" in [row["name"] for row in changes]
+
+
+def test_a_model_that_sees_both_ways_keeps_and_decodes_nothing(capsys, tmp_path):
+    config = small(attention={"n_heads": 4, "sees": "all"})
+    (tmp_path / "both.json").write_text(json.dumps(config.model_dump(mode="json")))
+    whole = found(capsys, "both.json", "--device", "H100")
+    assert (whole["kv_cache"]["bytes"], whole["memory"]["inference"]["kv_cache"]) == (0, 0)
+    assert [key for part in ("time", "flops") for key in whole[part] if "decode" in key] == []
+    text = said(capsys, "both.json", "--device", "H100")
+    assert "no KV cache" in text
+    assert "decoding" not in text
+    assert found(capsys, "both.json", "--device", "H100", "--what-if")["what_if"][0]["decode_tokens_per_s"] is None
+
+
+# Numbers beyond all measure
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--context", HUGE], "context is above 9007199254740992, to which a plan counts."),
+        (["--batch", HUGE], "batch is above"),
+        (["--context", HUGE, "--what-if"], "context is above"),
+        (["--sweep", f"batch=1,{HUGE}"], "batch is above"),
+        (["model.vocab_size=" + HUGE], "the model has more than 9007199254740992 parameters"),
+        (["model.max_len=" + HUGE], "max_len is above"),
+        (["train.micro_batch=" + HUGE], "train_rows is above"),
+        (["train.context=" + HUGE], "train_context is above"),
+        (["train.context=128", "train.steps=" + HUGE], "tokens is above"),
+    ],
+    ids=lambda words: " ".join(words).replace(HUGE, "10^400") if isinstance(words, list) else "",
+)
+def test_a_number_of_400_digits_is_refused(capsys, words, text):
+    assert text in refusal(capsys, "llama-3-8b", *words)
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "intermediate_size", "vocab_size", "head_dim", "num_attention_heads"])
+def test_so_is_a_config_that_holds_one(capsys, tmp_path, key):
+    (tmp_path / "config.json").write_text(json.dumps({**write_config(small()), key: int(HUGE)}))
+    assert refusal(capsys, "config.json")
