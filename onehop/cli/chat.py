@@ -1,14 +1,19 @@
 """onehop chat MODEL"""
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from onehop.cli import options as o
 from onehop.cli.common import Json, beside, machines, new_app, place_of, standard_input
-from onehop.cli.generate import show_settings
+from onehop.cli.generate import checked, show_settings
 from onehop.lm import LanguageModel, load
+from onehop.lm.language_model import need_tokenizer
+from onehop.text.chat import encode_chat
+from onehop.text.tokenizer import Tokenizer
+from onehop.weights.open import Check
 
 app = new_app()
 
@@ -39,12 +44,12 @@ def chat(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
         repetition_penalty=repetition_penalty, stop=stop, seed=seed,
     )  # fmt: skip
+    said: list[dict[str, Any]] = [{"role": "system", "content": system}] if system is not None else []
+    check = _checked(options, said)
     lm = load(
         place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], adapter=adapter,
-        report=beside(json),
+        check=check, report=beside(json),
     )  # fmt: skip
-    said: list[dict[str, Any]] = [{"role": "system", "content": system}] if system is not None else []
-    lm.encode_chat([*said, {"role": "user", "content": ""}])  # refuses at once where there is no template
     if verbose:
         show_settings(lm, options)
     if json or message is not None:
@@ -53,6 +58,17 @@ def chat(
         said.append({"role": "user", "content": text})
         said.append({"role": "assistant", "content": _answer(lm, said, options)})
     return 0
+
+
+def _checked(options: dict[str, Any], said: list[dict[str, Any]]) -> Check:
+    """As for `generate`, and that there is a template which takes the conversation's begin."""
+    check_options = checked(options)
+
+    def check(tokenizer: Tokenizer | None, settings: Mapping[str, Any]) -> None:
+        encode_chat(need_tokenizer(tokenizer, "a conversation"), [*said, {"role": "user", "content": ""}])
+        check_options(tokenizer, settings)
+
+    return check
 
 
 def _once(lm: LanguageModel, said: list[dict[str, Any]], message: str, options: dict[str, Any], json: bool) -> int:

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -10,9 +11,14 @@ from rich.console import Console
 from onehop.base.errors import RequestError
 from onehop.cli import options as o
 from onehop.cli.common import Json, beside, machines, new_app, people, place_of, standard_input, table
+from onehop.generate.request import Request
 from onehop.generate.sample import TokenLogprob
 from onehop.lm import Completion, LanguageModel, load
 from onehop.lm.asked import FILE
+from onehop.lm.language_model import need_tokenizer
+from onehop.lm.options import resolve
+from onehop.text.tokenizer import Tokenizer
+from onehop.weights.open import Check
 
 app = new_app()
 
@@ -48,14 +54,26 @@ def generate(
         repetition_penalty=repetition_penalty, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
         stop=stop, seed=seed, ignore_eos=ignore_eos, logprobs=alternatives,
     )  # fmt: skip
+    check = checked(options)
     lm = load(
         place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], adapter=adapter,
-        report=beside(json),
+        check=check, report=beside(json),
     )  # fmt: skip
     if verbose:
         show_settings(lm, options)
     _answer(lm, texts, options, json=json)
     return 0
+
+
+def checked(options: dict[str, Any]) -> Check:
+    """Refuses impossible options at once -> the check of what the model's files say, for `load`."""
+    Request((0,), **options)
+
+    def check(tokenizer: Tokenizer | None, settings: Mapping[str, Any]) -> None:
+        need_tokenizer(tokenizer, "text")
+        Request((0,), **{name: value for name, (value, _) in resolve(options, settings).items()})
+
+    return check
 
 
 def _answer(lm: LanguageModel, texts: list[str], options: dict[str, Any], *, json: bool) -> None:
