@@ -260,6 +260,17 @@ def test_ctrl_c_is_told_and_ends_with_130(monkeypatch, capsys):
     assert said(["list"], capsys) == (130, "", "onehop: interrupted\n")
 
 
+def test_ctrl_c_while_a_command_is_imported_is_told_too(tmp_path):
+    """Libraries turn it into errors of their own there, as numpy does."""
+    (tmp_path / "slow.py").write_text(
+        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n"
+        "    raise ImportError('cannot load module more than once per process')\n"
+    )
+    call = "from onehop.cli import main; main.COMMANDS['list'] = ('slow', ''); main.run()"
+    done = subprocess.run([sys.executable, "-c", call, "list"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "onehop: interrupted\n")
+
+
 @pytest.mark.parametrize("words", [["list"], ["train", "tiny", "--explain"], ["--help"]])
 def test_a_reader_that_has_gone_is_no_error(words):
     """Runs with a standard output whose other end is closed, as `| head -1` leaves it."""
