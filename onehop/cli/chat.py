@@ -8,7 +8,7 @@ import typer
 
 from onehop.cli import options as o
 from onehop.cli.common import Json, beside, machines, new_app, place_of, standard_input
-from onehop.cli.generate import checked, show_settings
+from onehop.cli.generate import checked, note_seed, show_settings
 from onehop.lm import LanguageModel, load
 from onehop.lm.language_model import need_tokenizer
 from onehop.text.chat import encode_chat
@@ -29,6 +29,8 @@ def chat(
     top_p: o.TopP = None,
     min_p: o.MinP = None,
     repetition_penalty: o.RepetitionPenalty = None,
+    presence_penalty: o.PresencePenalty = None,
+    frequency_penalty: o.FrequencyPenalty = None,
     stop: o.Stop = None,
     seed: o.Seed = None,
     dtype: o.DType = None,
@@ -42,7 +44,8 @@ def chat(
     """Talk with a model by the checkpoint's own chat template. An empty line or Ctrl-D ends the conversation."""
     options = o.given(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-        repetition_penalty=repetition_penalty, stop=stop, seed=seed,
+        repetition_penalty=repetition_penalty, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+        stop=stop, seed=seed,
     )  # fmt: skip
     said: list[dict[str, Any]] = [{"role": "system", "content": system}] if system is not None else []
     check = _checked(options, said)
@@ -52,12 +55,10 @@ def chat(
     )  # fmt: skip
     if verbose:
         show_settings(lm, options)
+    options |= {} if json else _seeded(lm, said, options)
     if json or message is not None:
         return _once(lm, said, message if message is not None else standard_input(), options, json)
-    while (text := _ask()) is not None:
-        said.append({"role": "user", "content": text})
-        said.append({"role": "assistant", "content": _answer(lm, said, options)})
-    return 0
+    return _talk(lm, said, options)
 
 
 def _checked(options: dict[str, Any], said: list[dict[str, Any]]) -> Check:
@@ -71,6 +72,13 @@ def _checked(options: dict[str, Any], said: list[dict[str, Any]]) -> Check:
     return check
 
 
+def _talk(lm: LanguageModel, said: list[dict[str, Any]], options: dict[str, Any]) -> int:
+    while (text := _ask()) is not None:
+        said.append({"role": "user", "content": text})
+        said.append({"role": "assistant", "content": _answer(lm, said, options)})
+    return 0
+
+
 def _once(lm: LanguageModel, said: list[dict[str, Any]], message: str, options: dict[str, Any], json: bool) -> int:
     said = [*said, {"role": "user", "content": message}]
     if not json:
@@ -79,6 +87,14 @@ def _once(lm: LanguageModel, said: list[dict[str, Any]], message: str, options: 
     done = lm.chat(said, **options)
     machines({"text": done.text, "finish_reason": done.finish_reason, "seed": done.seed})
     return 0
+
+
+def _seeded(lm: LanguageModel, said: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
+    """The seed of the whole conversation; a drawn one is told, beside any output."""
+    (request,) = lm.requests([lm.encode_chat([*said, {"role": "user", "content": ""}])], **options)
+    if "seed" not in options:
+        note_seed(request.seed)
+    return {"seed": request.seed}
 
 
 def _ask() -> str | None:

@@ -88,7 +88,7 @@ def _answer(lm: LanguageModel, texts: list[str], options: dict[str, Any], *, jso
     for text, done in zip(texts, answers, strict=True):
         typer.echo(f"{_begun(lm, text)}{done.text}\n")
         _show_alternatives(lm, done)
-        _note_seed(done.seed)
+        note_seed(done.seed)
 
 
 def show_settings(lm: LanguageModel, options: dict[str, Any]) -> None:
@@ -119,7 +119,7 @@ def _stream(lm: LanguageModel, text: str, options: dict[str, Any]) -> None:
         sys.stdout.flush()
     typer.echo()
     if "seed" not in options:
-        _note_seed(request.seed)
+        note_seed(request.seed)
 
 
 def _begun(lm: LanguageModel, text: str) -> str:
@@ -127,7 +127,8 @@ def _begun(lm: LanguageModel, text: str) -> str:
     return text if lm.config.encoder is None else f"{text} → "
 
 
-def _note_seed(seed: int | None) -> None:
+def note_seed(seed: int | None) -> None:
+    """Tell a seed that was drawn, on standard error."""
     if seed is not None:
         typer.echo(f"(seed {seed})", err=True)
 

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -269,6 +270,19 @@ def test_ctrl_c_while_a_command_is_imported_is_told_too(tmp_path):
     call = "from onehop.cli import main; main.COMMANDS['list'] = ('slow', ''); main.run()"
     done = subprocess.run([sys.executable, "-c", call, "list"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "onehop: interrupted\n")
+
+
+def test_chat_tells_the_seed_that_it_drew_and_repeats_by_it(capsys, tmp_path):
+    folder = tmp_path / "m"
+    shutil.copytree(shipped("models", "fables-tiny"), folder)
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    words = ["chat", str(folder), "Once", "--max-new-tokens", "8", "--temperature", "1.5"]
+    code, out, err = said([*words, "--presence-penalty", "0.5", "--frequency-penalty", "0.5"], capsys)
+    seed = re.search(r"\(seed (\d+)\)\n", err)[1]
+    assert code == 0
+    again = said([*words, "--presence-penalty", "0.5", "--frequency-penalty", "0.5", "--seed", seed], capsys)
+    assert (again[1], "(seed" in again[2]) == (out, False)
+    assert "(seed" not in said([*words, "--temperature", "0"], capsys)[2]
 
 
 @pytest.mark.parametrize("words", [["list"], ["train", "tiny", "--explain"], ["--help"]])
