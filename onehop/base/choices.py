@@ -19,7 +19,7 @@ class Choices(Generic[T]):
     def get(self, name: str) -> T:
         """The row called `name`. Raises ConfigError with the nearest name."""
         if name not in self._rows:
-            raise ConfigError(f"{self.what} {name!r} does not exist. {did_you_mean(name, self._rows)}")
+            raise ConfigError(f"{self.what} {name!r} does not exist. {did_you_mean(str(name), self._rows)}")
         return self._rows[name]
 
     def add(self, name: str, row: T, *, source: str = "") -> None:

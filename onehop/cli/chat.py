@@ -1,14 +1,19 @@
 """onehop chat MODEL"""
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from onehop.cli import options as o
 from onehop.cli.common import Json, beside, machines, new_app, place_of, standard_input
-from onehop.cli.generate import show_settings
+from onehop.cli.generate import checked, note_seed, show_settings
 from onehop.lm import LanguageModel, load
+from onehop.lm.language_model import need_tokenizer
+from onehop.text.chat import encode_chat
+from onehop.text.tokenizer import Tokenizer
+from onehop.weights.open import Check
 
 app = new_app()
 
@@ -24,6 +29,8 @@ def chat(
     top_p: o.TopP = None,
     min_p: o.MinP = None,
     repetition_penalty: o.RepetitionPenalty = None,
+    presence_penalty: o.PresencePenalty = None,
+    frequency_penalty: o.FrequencyPenalty = None,
     stop: o.Stop = None,
     seed: o.Seed = None,
     dtype: o.DType = None,
@@ -37,18 +44,35 @@ def chat(
     """Talk with a model by the checkpoint's own chat template. An empty line or Ctrl-D ends the conversation."""
     options = o.given(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-        repetition_penalty=repetition_penalty, stop=stop, seed=seed,
-    )  # fmt: skip
-    lm = load(
-        place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], adapter=adapter,
-        report=beside(json),
+        repetition_penalty=repetition_penalty, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+        stop=stop, seed=seed,
     )  # fmt: skip
     said: list[dict[str, Any]] = [{"role": "system", "content": system}] if system is not None else []
-    lm.encode_chat([*said, {"role": "user", "content": ""}])  # refuses at once where there is no template
+    check = _checked(options, said)
+    lm = load(
+        place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], adapter=adapter,
+        check=check, report=beside(json),
+    )  # fmt: skip
     if verbose:
         show_settings(lm, options)
+    options |= {} if json else _seeded(lm, said, options)
     if json or message is not None:
         return _once(lm, said, message if message is not None else standard_input(), options, json)
+    return _talk(lm, said, options)
+
+
+def _checked(options: dict[str, Any], said: list[dict[str, Any]]) -> Check:
+    """As for `generate`, and that there is a template which takes the conversation's begin."""
+    check_options = checked(options)
+
+    def check(tokenizer: Tokenizer | None, settings: Mapping[str, Any]) -> None:
+        encode_chat(need_tokenizer(tokenizer, "a conversation"), [*said, {"role": "user", "content": ""}])
+        check_options(tokenizer, settings)
+
+    return check
+
+
+def _talk(lm: LanguageModel, said: list[dict[str, Any]], options: dict[str, Any]) -> int:
     while (text := _ask()) is not None:
         said.append({"role": "user", "content": text})
         said.append({"role": "assistant", "content": _answer(lm, said, options)})
@@ -63,6 +87,14 @@ def _once(lm: LanguageModel, said: list[dict[str, Any]], message: str, options: 
     done = lm.chat(said, **options)
     machines({"text": done.text, "finish_reason": done.finish_reason, "seed": done.seed})
     return 0
+
+
+def _seeded(lm: LanguageModel, said: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
+    """The seed of the whole conversation; a drawn one is told, beside any output."""
+    (request,) = lm.requests([lm.encode_chat([*said, {"role": "user", "content": ""}])], **options)
+    if "seed" not in options:
+        note_seed(request.seed)
+    return {"seed": request.seed}
 
 
 def _ask() -> str | None:

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
-from onehop.base.errors import DataError
+from onehop.base.errors import DataError, RequestError
 from onehop.cli import eval_tasks as t
 from onehop.cli import options as o
 from onehop.cli.common import Json, beside, machines, new_app, people, place_of, table
 from onehop.data.sources import Source, open_source
-from onehop.lm import Evaluation, Loss, load
+from onehop.lm import Evaluation, LanguageModel, Loss, load
+from onehop.lm.language_model import need_tokenizer
 
 app = new_app()
 DOCUMENTS = 200  # of a corpus, where no number is given
@@ -47,20 +48,29 @@ def evaluate(
     t.refuse(reads if tasks is not None else asks, for_tasks=tasks is None)
     how: dict[str, Any] = {"dtype": dtype, "device": device, "kernel": kernel, "parts": parts or [], "adapter": adapter}
     if tasks is not None:
-        t.tell_tasks(load(place_of(model), report=beside(json), **how), tasks, json=json, **asks)
+        names = t.names_of(tasks, **asks)
+        t.tell_tasks(_open(model, json, **how), names, json=json, **asks)
         return 0
-    if files and (documents, seed) != (None, None):
-        raise DataError("--documents and --seed choose from a built-in corpus; files are read whole. Leave them out.")
-    source = _corpus(corpus, documents, seed) if corpus else _files(files or [])
-    lm = load(place_of(model), report=beside(json), **how)
+    if stride is not None and stride < 1:
+        raise RequestError(f"--stride {stride} must be a whole number, 1 or more")
+    source = _corpus(corpus, documents, seed) if corpus else _files(files or [], documents, seed)
+    lm = _open(model, json, **how)
     with people(json).status(f"reading {source.description}"):
-        texts = list(source)
-        found = lm.evaluate(texts, stride=stride)
+        found = lm.evaluate(list(source), stride=stride)
     _tell(source.description, found, json=json, by_document=by_document, by_position=by_position)
     return 0
 
 
-def _files(files: list[Path]) -> Source:
+def _open(model: str, json: bool, **how: Any) -> LanguageModel:
+    """A model that reads text."""
+    return load(
+        place_of(model), check=lambda tokenizer, _: need_tokenizer(tokenizer, "text"), report=beside(json), **how
+    )
+
+
+def _files(files: list[Path], documents: int | None, seed: int | None) -> Source:
+    if (documents, seed) != (None, None):
+        raise DataError("--documents and --seed choose from a built-in corpus; files are read whole. Leave them out.")
     try:
         return open_source(files=files)
     except DataError as error:  # names the key of a recipe, which no one gave here

@@ -9,7 +9,7 @@ import typer
 from onehop.base.errors import RequestError
 from onehop.cli.common import machines, people, table
 from onehop.lm import LanguageModel
-from onehop.lm.harness import run_tasks
+from onehop.lm.harness import need_lm_eval, run_tasks
 
 Tasks = Annotated[str | None, typer.Option(help="tasks of lm-eval instead of a text: arc_easy,hellaswag (extra eval)")]
 IncludePath = Annotated[Path | None, typer.Option(help="with --tasks: a folder with tasks of your own, as YAML")]
@@ -24,9 +24,20 @@ def refuse(given: Mapping[str, Any], *, for_tasks: bool) -> None:
         raise RequestError(f"{flag} {'needs' if for_tasks else 'has no effect with'} --tasks. Leave it out.")
 
 
-def tell_tasks(lm: LanguageModel, tasks: str, *, json: bool, **how: Any) -> None:
-    """Run the tasks and print what came out."""
+def names_of(tasks: str, *, include_path: Path | None, limit: int | None, num_fewshot: int | None) -> list[str]:
+    """The tasks by name; refuses what cannot be run, before a model is loaded for it."""
     names = [name.strip() for name in tasks.split(",") if name.strip()]
+    if not names:
+        raise RequestError(f"--tasks {tasks!r} names no task. Give one or more: --tasks arc_easy,hellaswag")
+    for flag, value, least in (("--limit", limit, 1), ("--num-fewshot", num_fewshot, 0)):
+        if value is not None and value < least:
+            raise RequestError(f"{flag} {value} must be a whole number, {least} or more")
+    need_lm_eval(include_path)
+    return names
+
+
+def tell_tasks(lm: LanguageModel, names: list[str], *, json: bool, **how: Any) -> None:
+    """Run the tasks and print what came out."""
     found = run_tasks(lm, names, **how)
     if json:
         machines(found)

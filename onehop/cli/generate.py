@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -10,9 +11,14 @@ from rich.console import Console
 from onehop.base.errors import RequestError
 from onehop.cli import options as o
 from onehop.cli.common import Json, beside, machines, new_app, people, place_of, standard_input, table
+from onehop.generate.request import Request
 from onehop.generate.sample import TokenLogprob
 from onehop.lm import Completion, LanguageModel, load
 from onehop.lm.asked import FILE
+from onehop.lm.language_model import need_tokenizer
+from onehop.lm.options import resolve
+from onehop.text.tokenizer import Tokenizer
+from onehop.weights.open import Check
 
 app = new_app()
 
@@ -48,14 +54,26 @@ def generate(
         repetition_penalty=repetition_penalty, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
         stop=stop, seed=seed, ignore_eos=ignore_eos, logprobs=alternatives,
     )  # fmt: skip
+    check = checked(options)
     lm = load(
         place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], adapter=adapter,
-        report=beside(json),
+        check=check, report=beside(json),
     )  # fmt: skip
     if verbose:
         show_settings(lm, options)
     _answer(lm, texts, options, json=json)
     return 0
+
+
+def checked(options: dict[str, Any]) -> Check:
+    """Refuses impossible options at once -> the check of what the model's files say, for `load`."""
+    Request((0,), **options)
+
+    def check(tokenizer: Tokenizer | None, settings: Mapping[str, Any]) -> None:
+        need_tokenizer(tokenizer, "text")
+        Request((0,), **{name: value for name, (value, _) in resolve(options, settings).items()})
+
+    return check
 
 
 def _answer(lm: LanguageModel, texts: list[str], options: dict[str, Any], *, json: bool) -> None:
@@ -70,7 +88,7 @@ def _answer(lm: LanguageModel, texts: list[str], options: dict[str, Any], *, jso
     for text, done in zip(texts, answers, strict=True):
         typer.echo(f"{_begun(lm, text)}{done.text}\n")
         _show_alternatives(lm, done)
-        _note_seed(done.seed)
+        note_seed(done.seed)
 
 
 def show_settings(lm: LanguageModel, options: dict[str, Any]) -> None:
@@ -101,7 +119,7 @@ def _stream(lm: LanguageModel, text: str, options: dict[str, Any]) -> None:
         sys.stdout.flush()
     typer.echo()
     if "seed" not in options:
-        _note_seed(request.seed)
+        note_seed(request.seed)
 
 
 def _begun(lm: LanguageModel, text: str) -> str:
@@ -109,7 +127,8 @@ def _begun(lm: LanguageModel, text: str) -> str:
     return text if lm.config.encoder is None else f"{text} → "
 
 
-def _note_seed(seed: int | None) -> None:
+def note_seed(seed: int | None) -> None:
+    """Tell a seed that was drawn, on standard error."""
     if seed is not None:
         typer.echo(f"(seed {seed})", err=True)
 

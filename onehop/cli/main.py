@@ -3,8 +3,11 @@
 import importlib
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from types import ModuleType
 
 import typer
 from typer.exceptions import TyperException
@@ -29,6 +32,7 @@ COMMANDS = {
         "what ships with onehop: recipes, presets, corpora, models; and every key of a recipe",
     ),
 }
+INTERRUPTED = "onehop: interrupted"
 
 
 def run() -> None:
@@ -45,7 +49,7 @@ def main(words: Sequence[str]) -> int:
     except TyperException as error:
         return _refuse(_usage(error, words), words, code=2)
     except KeyboardInterrupt:
-        typer.echo("onehop: interrupted", err=True)
+        typer.echo(INTERRUPTED, err=True)
         return 130
     except (MemoryError, RuntimeError) as error:
         if not _is_about_memory(error):
@@ -68,13 +72,30 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if verb not in COMMANDS:
         raise OnehopError(f"{verb!r} is no command. {did_you_mean(verb, COMMANDS)}")
-    app = importlib.import_module(COMMANDS[verb][0]).app
+    app = _imported(COMMANDS[verb][0]).app
     command = typer.main.get_command(app)
     try:  # not command.main(), which has answers of its own to Ctrl-C and to a closed pipe
         with command.make_context(f"onehop {verb}", words[1:]) as context:
             return int(command.invoke(context) or 0)
     except typer.Exit as end:  # after --help
         return end.exit_code
+
+
+def _imported(module: str) -> ModuleType:
+    """A command's module. Ctrl-C ends the process at once: in the midst of numpy's import it becomes another error."""
+    aside = threading.current_thread() is not threading.main_thread()
+    if aside or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return importlib.import_module(module)
+    before = signal.signal(signal.SIGINT, _leave)
+    try:
+        return importlib.import_module(module)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _leave(*_: object) -> None:
+    typer.echo(INTERRUPTED, err=True)
+    os._exit(130)
 
 
 def _help() -> str:

@@ -7,6 +7,7 @@ from onehop.config.part import broken_rule
 from onehop.config.presets import PRESETS
 from onehop.config.raw import Raw, merge_stacks
 
+NEAR = 1024  # how far a number of heads that fits is looked for
 # Leaves that are worked out where nobody gave them, and from what.
 FILLED = {
     "n_kv_heads": "n_heads",
@@ -76,7 +77,8 @@ def _whole(value: Any) -> int | None:
 
 def _d_head(d_model: int, n_heads: int, path: str) -> int:
     if d_model % n_heads:
-        near = next(d for d in range(min(n_heads, d_model), 0, -1) if d_model % d == 0)
+        most = min(n_heads, d_model)  # a damaged file may claim billions: the search is short
+        near = next((d for d in range(most, max(most - NEAR, 0), -1) if d_model % d == 0), "fewer")
         raise broken_rule(
             f"{path}.n_heads={n_heads} does not divide d_model={d_model}. Use {near} heads, or give {path}.d_head."
         )

@@ -40,6 +40,15 @@ class Limits:
                 f"so {what}. Take its predictions from model(tokens), or use a model with attention.sees=causal."
             )
 
+    def need_words(self) -> None:
+        """Raises RequestError where no token may begin an answer."""
+        kept_out = self.never | self.never_first
+        if len(kept_out) >= self.n_ids and kept_out.issuperset(range(self.n_ids)):
+            raise RequestError(
+                "the checkpoint's settings keep every token out of an answer (suppress_tokens, begin_suppress_tokens, "
+                "bad_words_ids). Remove some of them."
+            )
+
 
 @dataclass(frozen=True)
 class Request:
@@ -99,6 +108,7 @@ class Request:
     def for_model(self, limits: Limits) -> "Request":
         """The same request as this model can serve it, an empty prompt begun with the start token; or RequestError."""
         limits.need_next("it cannot continue a text")
+        limits.need_words()
         prompt = self.prompt
         if not prompt:
             if limits.has_source:

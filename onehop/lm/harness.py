@@ -78,6 +78,14 @@ def answer_options(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"max_new_tokens": longest, "stop": [text for text in stop if text], **options}
 
 
+def need_lm_eval(include_path: Path | None = None) -> None:
+    """Whether tasks can be run here at all. Raises MissingExtra without lm-eval, OnehopError without the folder."""
+    if importlib.util.find_spec("lm_eval") is None:
+        raise MissingExtra("lm-eval", extra="eval", needed_for="eval --tasks")
+    if include_path is not None and not include_path.is_dir():
+        raise OnehopError(f"--include-path {include_path} is no folder. Give the one that holds the tasks' YAML files.")
+
+
 def run_tasks(
     lm: LanguageModel,
     tasks: Sequence[str],
@@ -91,10 +99,7 @@ def run_tasks(
     limit: documents of each task. num_fewshot: solved examples before each question. Raises MissingExtra without
     lm-eval.
     """
-    if importlib.util.find_spec("lm_eval") is None:
-        raise MissingExtra("lm-eval", extra="eval", needed_for="eval --tasks")
-    if include_path is not None and not include_path.is_dir():
-        raise OnehopError(f"--include-path {include_path} is no folder. Give the one that holds the tasks' YAML files.")
+    need_lm_eval(include_path)
     from lm_eval import simple_evaluate
     from lm_eval.api.model import LM
     from lm_eval.tasks import TaskManager

@@ -125,11 +125,11 @@ class LanguageModel:
 
     def encode_chat(self, messages: Sequence[Message], **extra: Any) -> list[int]:
         """The token ids of a conversation that the assistant is to go on with; `extra` is for the template."""
-        return encode_chat(self._need_tokenizer("a conversation"), messages, **extra)
+        return encode_chat(need_tokenizer(self.tokenizer, "a conversation"), messages, **extra)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, begun as the checkpoint's own rule says."""
-        return self._need_tokenizer("text").encode(text)
+        return need_tokenizer(self.tokenizer, "text").encode(text)
 
     def ids(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of a prompt, which may be ids already. Raises RequestError for what is neither."""
@@ -204,10 +204,12 @@ class LanguageModel:
             found["eos_token_id"] = ids[0] if len(ids) == 1 else ids
         return found
 
-    def _need_tokenizer(self, what: str) -> Tokenizer:
-        if self.tokenizer is None:
-            raise RequestError(f"this model has no tokenizer, so {what} cannot be encoded. Give token ids.")
-        return self.tokenizer
+
+def need_tokenizer(tokenizer: Tokenizer | None, what: str) -> Tokenizer:
+    """The tokenizer that `what` is encoded with. Raises RequestError where there is none."""
+    if tokenizer is None:
+        raise RequestError(f"this model has no tokenizer, so {what} cannot be encoded. Give token ids.")
+    return tokenizer
 
 
 def _each(prompts: Any) -> list[Prompt]:

@@ -9,10 +9,10 @@ import torch
 from onehop.lm.asked import notice
 from onehop.lm.language_model import LanguageModel
 from onehop.parts.lora import merge
-from onehop.text.tokenizer import Tokenizer
-from onehop.weights.adapter import read_adapter
+from onehop.parts.score import KERNELS
+from onehop.weights.adapter import adapter_config, read_adapter
 from onehop.weights.memory import Report
-from onehop.weights.open import open_model
+from onehop.weights.open import Check, open_model
 
 
 def load(
@@ -24,6 +24,7 @@ def load(
     parts: Iterable[str | Path] = (),
     adapter: str | Path | None = None,
     prepare: bool | None = None,
+    check: Check | None = None,
     report: Report | None = None,
 ) -> LanguageModel:
     """A model with its tokenizer and defaults.
@@ -32,28 +33,27 @@ def load(
     checkpoint's own (float32 where a GGUF file is quantised). kernel: how attention is computed (auto, plain, tiled or
     fused). parts: files with your own parts. adapter: a folder of PEFT's format, to be added to the weights. prepare:
     keep a second copy of the weights in the layout that this CPU multiplies fastest (None: if it takes no more than a
-    quarter of the machine's memory). report: is told, before loading, in one line, the size of the files, of the loaded
+    quarter of the machine's memory). check: is shown the tokenizer and what generation_config.json holds before the
+    weights are read, and may raise. report: is told, before loading, in one line, the size of the files, of the loaded
     model and of the free memory; what is larger than that is refused; and behind it what the checkpoint's settings ask
     for and generation here does not do (without a report: a warning).
     """
     parts = tuple(parts)
-    opened = open_model(path, dtype=dtype, device=device, parts=parts, report=report)
+    if kernel != "auto":
+        KERNELS.get(kernel)
+    if adapter is not None:
+        adapter_config(adapter)
+    opened = open_model(path, dtype=dtype, device=device, parts=parts, check=check, report=report)
     if adapter is not None:
         merge(opened.model, read_adapter(opened.model, adapter, family=opened.family))
-    tokenizer = Tokenizer.load(opened.tokenizer) if isinstance(opened.tokenizer, Path) else opened.tokenizer
+    tokenizer = opened.tokenizer
     found = LanguageModel(
-        opened.model,
-        tokenizer,
+        opened.model, tokenizer,
         eos_ids=frozenset(opened.eos_ids).union(() if tokenizer is None else tokenizer.eos_ids),
-        start_id=opened.start_id,
-        generation_config=opened.generation,
-        provenance=opened.provenance,
-        folder=None if opened.kind == "gguf" else opened.folder,
-        family=opened.family,
-        parts=parts,
-        kernel=kernel,
-        prepare=prepare,
-    )
+        start_id=opened.start_id, generation_config=opened.generation, provenance=opened.provenance,
+        folder=None if opened.kind == "gguf" else opened.folder, family=opened.family,
+        parts=parts, kernel=kernel, prepare=prepare,
+    )  # fmt: skip
     return _told(found, report)
 
 

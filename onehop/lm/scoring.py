@@ -218,6 +218,11 @@ def _asked(lm: "LanguageModel", context: "Prompt", continuation: "Prompt") -> tu
         return before, after
     if not before:
         if limits.start_id is None:
+            if len(context):
+                raise RequestError(
+                    f"one token spans {context!r} and the continuation's begin, so no token is before it, and this "
+                    "model has no start token. Give a longer context."
+                )
             raise RequestError("the context is empty and this model has no start token. Give a context.")
         before = [limits.start_id]
     _check_ids(lm, [*before, *after])

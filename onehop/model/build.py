@@ -1,6 +1,7 @@
 """A config becomes a model: each constructor receives its own part of the config and finished collaborators."""
 
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from onehop.base.errors import ConfigError
 from onehop.config.attention import AttentionConfig
 from onehop.config.model import BlockConfig, EmbedConfig, ModelConfig, StackConfig, TransformConfig
+from onehop.config.named import presets
 from onehop.config.norm import NormConfig
 from onehop.model.block import Block, ParallelBlock, PlacedBlock
 from onehop.model.init import initialise
@@ -23,25 +25,42 @@ from onehop.parts.position import POSITIONS, PositionScheme
 
 
 def build(
-    config: ModelConfig,
+    config: ModelConfig | Mapping[str, Any] | str,
     *,
     seed: int = 0,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | str = torch.float32,
 ) -> Transformer:
-    """A model with fresh weights drawn from `seed`; on the device "meta" it takes no memory and has no weights."""
+    """A model with fresh weights drawn from `seed`; on the device "meta" it takes no memory and has no weights.
+
+    config: a dict of a config's fields and the name of a preset do too.
+    """
+    config = _config(config)
     if config.vocab_size is None:
         raise ConfigError("model.vocab_size is not set. Give a number, or train: the tokenizer gives it.")
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         torch.default_generator.manual_seed(seed)  # for what parts of a user's own draw
         model = _transformer(config, config.vocab_size)
     model = model.to(torch_dtype(dtype))
-    if torch.device(device).type == "meta":
+    if str(device) == "meta":
         return _without_weights(model)
+    check_device(device)
     empty = {name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta}
     model._apply(lambda x: torch.empty_like(x, device=device) if x.is_meta else x.to(device))
     initialise(model, config, torch.Generator().manual_seed(seed), empty=empty)
     return model
+
+
+def _config(config: ModelConfig | Mapping[str, Any] | str) -> ModelConfig:
+    if isinstance(config, str):
+        return presets[config]
+    if isinstance(config, Mapping):
+        return ModelConfig.model_validate(dict(config))
+    if not isinstance(config, ModelConfig):
+        raise ConfigError(
+            f"a model is built from a onehop.ModelConfig, a dict of its fields or a preset's name, not from {config!r}"
+        )
+    return config
 
 
 def _without_weights(model: Transformer) -> Transformer:
@@ -55,12 +74,22 @@ def _without_weights(model: Transformer) -> Transformer:
 
 def torch_dtype(dtype: torch.dtype | str) -> torch.dtype:
     """'bfloat16' -> torch.bfloat16."""
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    known = {"float32", "float64", "bfloat16", "float16"}
-    if dtype not in known:
-        raise ConfigError(f"dtype {dtype!r} does not exist. Known: {', '.join(sorted(known))}.")
-    return getattr(torch, dtype)
+    known = ("bfloat16", "float16", "float32", "float64")
+    name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
+    if name not in known:
+        no_type = "is no type of weights here" if isinstance(dtype, torch.dtype) else "does not exist"
+        raise ConfigError(f"dtype {dtype!r} {no_type}. Known: {', '.join(known)}.")
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def check_device(device: torch.device | str) -> None:
+    """Raises ConfigError for a device that this machine or this build of torch does not have."""
+    try:
+        torch.empty(1, device=device).cpu()
+    except (AssertionError, RuntimeError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise ConfigError(f"device={str(device)!r} cannot be used here: {reason}. Use cpu.") from error
 
 
 def _transformer(cfg: ModelConfig, vocab_size: int) -> Transformer:

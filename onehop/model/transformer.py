@@ -61,7 +61,11 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, places: Places, segments: Tensor | None = None) -> Tensor:
         """`segments` (B, T) int64: the segment of each token (none: 0)."""
-        x = self._rows[0](tokens)  # (B, T, C)
+        try:
+            x = self._rows[0](tokens)  # (B, T, C)
+        except IndexError as error:  # a GPU says so elsewhere: reading the ids there would wait for it
+            n = self._rows[0].num_embeddings
+            raise RequestError(f"tokens hold an id outside of this model's, which are 0 to {n - 1}") from error
         x = self.widen(x if self.scale == 1.0 else x * self.scale)
         x = x if self.positions is None else x + self.positions(places.at, dtype=x.dtype)
         if self.segments is not None:
@@ -274,10 +278,17 @@ class Transformer(Stack):
         cache: Cache | None = None,
     ) -> Places:
         """Where the new tokens stand."""
+        if not isinstance(tokens, Tensor) or tokens.dtype not in (torch.int64, torch.int32):
+            found = str(tokens.dtype) if isinstance(tokens, Tensor) else f"a {type(tokens).__name__}"
+            raise RequestError(f"tokens must be a tensor of int64, not {found}: torch.tensor([[1, 2, 3]]) is one")
         if tokens.dim() != 2:
             raise RequestError(f"tokens must be (B, T), two dims; these have {tokens.dim()}: {tuple(tokens.shape)}")
         for name, given in (("at", at), ("doc", doc), ("segments", segments)):
-            if given is not None and given.shape != tokens.shape:
+            if given is None:
+                continue
+            if not isinstance(given, Tensor):
+                raise RequestError(f"{name} must be a tensor of the tokens' shape, not a {type(given).__name__}")
+            if given.shape != tokens.shape:
                 raise RequestError(f"{name} {tuple(given.shape)} must have the tokens' shape {tuple(tokens.shape)}")
         if segments is not None:
             embed.check_segments(segments)

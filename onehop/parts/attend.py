@@ -13,6 +13,15 @@ from onehop.parts.score import score
 from onehop.parts.score_rule import ScoreRule
 from onehop.parts.sight import Sees, Sight
 
+TENSOR = (Tensor, "a tensor. Use torch.as_tensor")
+NUMBER = ((int, float, Tensor), "a number. Leave it out for the usual one")
+KINDS: dict[str, tuple[Any, str]] = {
+    "scale": NUMBER,
+    "softcap": NUMBER,
+    "bias": (nn.Module, "a module of positions. Give numbers to add as mask"),
+    "rule": (ScoreRule, "a ScoreRule of onehop.parts.score_rule"),
+}
+
 
 def attend(
     q: Tensor,
@@ -37,8 +46,8 @@ def attend(
     `scale` is 1/√D if left out; `bias` maps positions to (B | 1, H, T, S) as in `ScoreRule`; a `rule` says all of these
     at once. `sinks` (H,) are scores that take weight and give nothing. A query that sees nothing gets zeros.
     """
-    _check_shapes(q, k, v)
     parts = {"scale": scale, "softcap": softcap, "bias": bias, "sinks": sinks}
+    _check({"q": q, "k": k, "v": v}, {"mask": mask, **parts, "rule": rule})
     rule = _rule(rule, parts, q)
     if window is not None and (not isinstance(window, int) or window < 1):
         raise ConfigError(f"attend: window={window} is no number of tokens, the own one included. Use 1, 2 or more.")
@@ -97,8 +106,6 @@ class GivenBias(nn.Module):
 
 
 def _rule(rule: ScoreRule | None, parts: dict[str, Any], q: Tensor) -> ScoreRule:
-    if isinstance(parts["bias"], Tensor):
-        raise ConfigError("attend: bias is a tensor, and has to be a module of positions. Give numbers to add as mask.")
     given = [name for name, value in parts.items() if value is not None]
     if rule is not None and given:
         raise ConfigError(f"attend: {', '.join(given)} given beside a rule, which says them too. Put them in the rule.")
@@ -116,6 +123,15 @@ def _rule(rule: ScoreRule | None, parts: dict[str, Any], q: Tensor) -> ScoreRule
     return rule
 
 
+def _check(needed: dict[str, Any], optional: dict[str, Any]) -> None:
+    """Whether every argument is the kind of thing that it has to be, and those that are needed fit each other."""
+    for name, value in (needed | {name: value for name, value in optional.items() if value is not None}).items():
+        kind, what = KINDS.get(name, TENSOR)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ConfigError(f"attend: {name} is a {type(value).__name__.lower()}, and has to be {what}.")
+    _check_shapes(**needed)
+
+
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.dim() == k.dim() == v.dim() == 4:
@@ -131,7 +147,7 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
     if q.size(-1) == 0:
         raise ConfigError(f"attend: {shapes}: a width of 0 leaves nothing to compare. Give 1 or more.")
-    if not q.dtype.is_floating_point:
+    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise ConfigError(f"attend: q is {q.dtype}: convert q, k and v to a type with fractions, as torch.float32.")
     if not q.dtype == k.dtype == v.dtype:
         raise ConfigError(f"attend: q is {q.dtype}, k {k.dtype}, v {v.dtype}: convert them to one type.")

@@ -87,11 +87,7 @@ def read_adapter(model: Transformer, folder: str | Path, *, family: Family | Non
     Raises CheckpointError for another kind of adapter, for settings that would give another function, and for tensors
     that belong to no map of this model or have another shape.
     """
-    folder = Path(folder)
-    if not (folder / CONFIG).is_file():
-        raise CheckpointError(f"{folder} holds no {CONFIG}, so it is no adapter. Give the folder that PEFT saved.")
-    config = read_json(folder / CONFIG)
-    _check(config, folder)
+    folder, config = Path(folder), adapter_config(folder)
     tensors = _read(folder / WEIGHTS)
     out: dict[str, LowRank] = {}
     used: set[str] = set()
@@ -112,6 +108,16 @@ def read_adapter(model: Transformer, folder: str | Path, *, family: Family | Non
     if not out:
         raise CheckpointError(f"{folder / WEIGHTS} holds no adapter.")
     return out
+
+
+def adapter_config(folder: str | Path) -> dict[str, Any]:
+    """What an adapter's folder says of it. Raises CheckpointError for another kind of adapter, and for none."""
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(f"{folder} holds no {CONFIG}, so it is no adapter. Give the folder that PEFT saved.")
+    config = read_json(folder / CONFIG)
+    _check(config, folder)
+    return config
 
 
 def load_adapter(model: Transformer, folder: str | Path, *, family: Family | None = None) -> None:

@@ -1,5 +1,6 @@
 """From what a user calls MODEL to a folder on this disk."""
 
+import os
 from pathlib import Path
 
 from onehop.base.errors import CheckpointError, did_you_mean
@@ -20,6 +21,8 @@ def locate(path: str | Path) -> Path:
     says which of several GGUF files: org/model@main:Q8_0. Raises CheckpointError, in one line, for what is none of
     these.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise CheckpointError(f"{path!r} names no model. Give a path or a name, as a text.")
     given, place = str(path), Path(path)
     if place.is_dir():
         return place if (place / CONFIG).is_file() else pick(place) or place

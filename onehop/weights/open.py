@@ -1,6 +1,6 @@
 """Open a model by its path or name, whatever its layout, and learn everything its folder says."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,15 +24,15 @@ from onehop.weights.native import PROVENANCE, load_same_names
 from onehop.weights.safetensors_files import open_tensors
 
 START = "decoder_start_token_id"
+Check = Callable[[Tokenizer | None, Mapping[str, Any]], object]
 
 
 @dataclass(frozen=True, eq=False)
 class Opened:
     """A model and what its folder, or its GGUF file, says about it.
 
-    `family` is the Hugging Face layout it came in, or could have (None: another). `tokenizer` is the folder that holds
-    one, or the one in the file, if any. `generation` is what its generation_config.json holds; `eos_ids` has every end
-    token and who names it.
+    `family` is the Hugging Face layout it came in, or could have (None: another). `generation` is what its
+    generation_config.json holds; `eos_ids` has every end token and who names it.
     """
 
     model: Transformer
@@ -40,7 +40,7 @@ class Opened:
     folder: Path
     kind: Literal["onehop", "hf", "gguf"]
     family: Family | None
-    tokenizer: Path | Tokenizer | None
+    tokenizer: Tokenizer | None
     generation: Mapping[str, Any]
     eos_ids: Mapping[int, str]
     provenance: Mapping[str, Any] | None
@@ -65,13 +65,15 @@ def open_model(
     dtype: torch.dtype | str | None = None,
     device: torch.device | str = "cpu",
     parts: Iterable[str | Path] = (),
+    check: Check | None = None,
     report: Report | None = None,
 ) -> Opened:
     """Open a folder (onehop's or Hugging Face's), a GGUF file, a model that ships with onehop, or a hub name.
 
     dtype None: the checkpoint's own. parts: files of the user's own parts; nothing that a folder names is ever run.
-    report gets one line before loading: the size of the files, of the loaded model, and of the free memory; and before
-    that one with the GGUF file that was chosen, where none was named.
+    All that lies beside the weights is read before them. check is shown the tokenizer and `generation` then; what it
+    raises comes before anything is loaded. report gets one line before loading: the size of the files, of the loaded
+    model, and of the free memory; and before that one with the GGUF file that was chosen, where none was named.
     """
     place = locate(path)
     if report is not None and place.is_file() and place != Path(path):
@@ -79,29 +81,35 @@ def open_model(
     described = describe(place, parts=parts)
     folder = described.folder
     if described.kind == "gguf":
-        return _gguf(described, dtype=dtype, device=device, report=report)
-    return Opened(
-        model=_load(described, dtype=dtype, device=device, report=report),
-        config=described.config,
-        folder=folder,
-        kind=described.kind,
-        family=described.family,
-        tokenizer=None if tokenizer_file(folder) is None else folder,
-        generation=settings(folder),
-        eos_ids=end_ids(folder),
-        provenance=read_json(folder / PROVENANCE) if (folder / PROVENANCE).is_file() else None,
-    )
+        return _gguf(described, dtype=dtype, device=device, check=check, report=report)
+    tokenizer, generation = None if tokenizer_file(folder) is None else Tokenizer.load(folder), settings(folder)
+    beside: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "generation": generation,
+        "eos_ids": end_ids(folder),
+        "provenance": read_json(folder / PROVENANCE) if (folder / PROVENANCE).is_file() else None,
+    }
+    if check is not None:
+        check(tokenizer, generation)
+    model = _load(described, dtype=dtype, device=device, report=report)
+    return Opened(model, described.config, folder, kind=described.kind, family=described.family, **beside)
 
 
 def _gguf(
-    described: Described, *, dtype: torch.dtype | str | None, device: torch.device | str, report: Report | None
+    described: Described,
+    *,
+    dtype: torch.dtype | str | None,
+    device: torch.device | str,
+    check: Check | None,
+    report: Report | None,
 ) -> Opened:
-    """The tokenizer is read first: what it cannot be read for is known before the weights are."""
     assert described.header is not None, "a GGUF file was described by its header"
     tokenizer = read_tokenizer(described.header)
+    generation = gguf.generation_of(described.header.metadata, tokenizer)
+    if check is not None:
+        check(tokenizer, generation)
     if report is not None and tokenizer is not None and tokenizer.settings.doubt is not None:
         report(f"note: {tokenizer.settings.doubt}")
-    generation = gguf.generation_of(described.header.metadata, tokenizer)
     where = described.folder.name
     return Opened(
         model=gguf.load_described(described, dtype=dtype, device=device, report=report),

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from onehop.base.errors import CheckpointError, ConfigError
+from onehop.base.errors import CheckpointError
 from onehop.config.model import ModelConfig
 from onehop.formats.table import Claim, Matched
-from onehop.model.build import build, torch_dtype
+from onehop.model.build import build, check_device, torch_dtype
 from onehop.model.transformer import Transformer
 from onehop.weights.memory import Report, refuse_what_does_not_fit
 from onehop.weights.ops import OPS
@@ -122,15 +122,6 @@ def dump(
         for name, tensor in zip(claim.theirs, theirs, strict=True):
             keep = dtype is None or buffers.issuperset(claim.ours)
             yield name, tensor.detach() if keep else tensor.detach().to(dtype)
-
-
-def check_device(device: torch.device | str) -> None:
-    """Raises ConfigError for a device that this machine or this build of torch does not have."""
-    try:
-        torch.empty(1, device=device).cpu()
-    except (AssertionError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise ConfigError(f"device={str(device)!r} cannot be used here: {reason}. Use cpu.") from error
 
 
 def check_shapes(model: Transformer, tensors: Tensors, matched: Matched) -> None:

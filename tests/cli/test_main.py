@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import onehop.cli.main as main_file
-from onehop.base.shipped import shipped_names
+from onehop.base.shipped import shipped, shipped_names
 from onehop.cli import listing
 from onehop.cli.common import table
 from onehop.cli.main import COMMANDS, main
@@ -85,6 +87,46 @@ def test_a_misspelt_key_is_answered_with_the_nearest(capsys):
 )
 def test_bad_words_are_refused_in_one_line(words, text, capsys):
     assert text in refusal(words, capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["generate", "fables-tiny", "a", "--max-new-tokens", "-1"], "max_new_tokens=-1 must be a whole number"),
+        (["generate", "fables-tiny", "a", "--top-p", "2"], "top_p=2.0 must be above 0 and at most 1"),
+        (["generate", "fables-tiny", "a", "--kernel", "quick"], "kernel 'quick' does not exist"),
+        (["generate", "fables-tiny", "a", "--adapter", "nowhere"], "nowhere holds no adapter_config.json"),
+        (["chat", "fables-tiny", "a", "--max-new-tokens", "0"], "max_new_tokens=0 must be a whole number"),
+        (["chat", "fables-tiny", "a"], "has no chat template"),
+        (
+            ["eval", "fables-tiny", "--corpus", "fables", "--stride", "0"],
+            "--stride 0 must be a whole number, 1 or more",
+        ),
+        (["eval", "fables-tiny", "--tasks", ","], "names no task"),
+        (["eval", "fables-tiny", "--tasks", "x", "--limit", "0"], "--limit 0 must be a whole number, 1 or more"),
+    ],
+)
+def test_what_can_be_known_without_the_weights_is_refused_before_they_are_read(words, text, capsys):
+    """In one line: loading tells the sizes first."""
+    assert text in refusal(words, capsys)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "text"),
+    [
+        ("tokenizer.json", "{", "is not a whole tokenizer.json"),
+        ("tokenizer.json", None, "has no tokenizer, so text cannot be encoded"),
+        ("generation_config.json", '{"temperature": -1}', "temperature=-1 must be 0"),
+        ("generation_config.json", '{"eos_token_id": "x"}', "eos_token_id=x should be a token id"),
+    ],
+)
+def test_damage_beside_the_weights_is_refused_before_they_are_read(file, content, text, capsys, tmp_path):
+    folder = tmp_path / "m"
+    shutil.copytree(shipped("models", "fables-tiny"), folder)
+    (folder / file).unlink(missing_ok=True)
+    if content is not None:
+        (folder / file).write_text(content)
+    assert text in refusal(["generate", str(folder), "a"], capsys)
 
 
 def test_a_refusal_is_an_object_where_a_machine_reads(capsys):
@@ -223,6 +265,30 @@ def test_ctrl_c_is_told_and_ends_with_130(monkeypatch, capsys):
 
     monkeypatch.setattr(listing, "_rows", interrupted)
     assert said(["list"], capsys) == (130, "", "onehop: interrupted\n")
+
+
+def test_ctrl_c_while_a_command_is_imported_is_told_too(tmp_path):
+    """Libraries turn it into errors of their own there, as numpy does."""
+    (tmp_path / "slow.py").write_text(
+        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n"
+        "    raise ImportError('cannot load module more than once per process')\n"
+    )
+    call = "from onehop.cli import main; main.COMMANDS['list'] = ('slow', ''); main.run()"
+    done = subprocess.run([sys.executable, "-c", call, "list"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "onehop: interrupted\n")
+
+
+def test_chat_tells_the_seed_that_it_drew_and_repeats_by_it(capsys, tmp_path):
+    folder = tmp_path / "m"
+    shutil.copytree(shipped("models", "fables-tiny"), folder)
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    words = ["chat", str(folder), "Once", "--max-new-tokens", "8", "--temperature", "1.5"]
+    code, out, err = said([*words, "--presence-penalty", "0.5", "--frequency-penalty", "0.5"], capsys)
+    seed = re.search(r"\(seed (\d+)\)\n", err)[1]
+    assert code == 0
+    again = said([*words, "--presence-penalty", "0.5", "--frequency-penalty", "0.5", "--seed", seed], capsys)
+    assert (again[1], "(seed" in again[2]) == (out, False)
+    assert "(seed" not in said([*words, "--temperature", "0"], capsys)[2]
 
 
 @pytest.mark.parametrize("words", [["list"], ["train", "tiny", "--explain"], ["--help"]])

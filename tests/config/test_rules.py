@@ -35,9 +35,20 @@ BROKEN = [
         {"attention": {"n_kv_heads": 3}},
         "attention.n_kv_heads=3 cannot share n_heads=4: it must divide 4. Use 1, 2 or 4.",
     ),
+    (  # as a damaged file may claim: nobody waits for all divisors
+        {"attention": {"n_heads": 10**17, "n_kv_heads": 3, "d_head": 8}},
+        f"attention.n_kv_heads=3 cannot share n_heads={10**17}: it must divide {10**17}. Use a divisor of it.",
+    ),
     (
         {"attention": {"n_heads": 5}},
         "attention.n_heads=5 does not divide d_model=32. Use 4 heads, or give attention.d_head.",
+    ),
+    (
+        {"d_model": 4 * 10**15 + 7, "attention": {"n_heads": 3 * 10**15}},
+        (
+            "attention.n_heads=3000000000000000 does not divide d_model=4000000000000007. Use fewer heads, or give "
+            "attention.d_head."
+        ),
     ),
     (
         {"attention": {"n_heads": 64}},

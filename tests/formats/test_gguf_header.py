@@ -113,6 +113,13 @@ def test_tensors_that_lie_over_each_other_are_refused(tmp_path):
         read_header(damaged(file, put(at, "<Q", 0)))
 
 
+def test_a_tensor_that_is_there_twice_is_refused_by_name(tmp_path):
+    file = written(tmp_path / "a.gguf")
+    at = file.read_bytes().index(b"vector")
+    with pytest.raises(CheckpointError, match="the tensor matrix is there twice"):
+        read_header(damaged(file, put(at, "6s", b"matrix")))
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 511), st.integers(0, 255)), min_size=1, max_size=6))
 def test_whatever_bytes_stand_there_the_answer_is_a_header_or_one_line(tmp_path_factory, changes):

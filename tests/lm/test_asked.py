@@ -146,3 +146,12 @@ def test_an_answer_that_is_cut_off_ends_with_the_token_that_the_checkpoint_fixes
     assert {answer.finish_reason for answer in got} == {"length"}
     on = lm.generate(x.tolist(), max_new_tokens=n, temperature=0.0, ignore_eos=True)
     assert 2 not in {answer.token_ids[-1] for answer in on}
+
+
+@pytest.mark.parametrize("key", ["suppress_tokens", "begin_suppress_tokens"])
+def test_settings_that_leave_no_token_to_say_are_refused(key):
+    lm = LanguageModel(small_model(decoder()), generation_config={key: list(range(13))})
+    with pytest.raises(RequestError, match=r"^the checkpoint's settings keep every token out of an answer"):
+        lm.generate([[1, 2]])
+    lm.generation_config[key].pop()
+    assert lm.generate([[1, 2]], max_new_tokens=1)[0].token_ids == [12]

@@ -108,7 +108,7 @@ def test_options_of_a_task_become_options_of_generate_or_are_refused(lm):
 def test_tasks_without_lm_eval_are_one_line_that_names_the_extra(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["eval", "fables-tiny", "--tasks", "arc_easy"]) == 2
-    assert "eval --tasks needs the package lm-eval: pip install 'onehop-lm[eval]'" in capsys.readouterr().err
+    assert capsys.readouterr().err == "onehop: eval --tasks needs the package lm-eval: pip install 'onehop-lm[eval]'\n"
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,12 @@ def test_a_token_that_spans_the_join_is_scored_whole():
     assert found == lm.score(lm.encode("on"), found.token_ids)
 
 
+def test_a_context_that_lies_in_a_token_of_the_continuation_is_not_called_empty():
+    lm = with_text(byte_fallback(bos=None, bos_template=False))
+    with pytest.raises(RequestError, match=r"^one token spans 't' and the continuation's begin.*Give a longer context"):
+        lm.score("t", "he")
+
+
 def test_an_encoder_decoder_scores_an_answer_to_a_source():
     lm = LanguageModel(small_model(encoder_decoder()), start_id=0)
     found = lm.score([4, 2, 9], [7, 3])

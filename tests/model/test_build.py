@@ -188,3 +188,19 @@ def test_what_cannot_be_built_is_refused_in_one_line():
                              "attention": {"n_heads": 4}, "ffn": {"kind": "plain", "d_ff": 8}}))  # fmt: skip
     with pytest.raises(ConfigError, match=r"^dtype 'float8' does not exist\. Known: bfloat16, float16"):
         build(decoder(), dtype="float8")
+    with pytest.raises(ConfigError, match=r"^dtype torch\.int8 is no type of weights here\. Known: bfloat16, float16"):
+        build(decoder(), dtype=torch.int8)
+    with pytest.raises(ConfigError, match=r"^device='gpu' cannot be used here: .*\. Use cpu\.$"):
+        build(decoder(), device="gpu")
+    with pytest.raises(ConfigError, match=r"^preset 'gpt3' does not exist\. Did you mean gpt2\?$"):
+        build("gpt3")
+    with pytest.raises(ConfigError, match=r"^d_model is missing"):
+        build({key: value for key, value in decoder().model_dump().items() if key != "d_model"})
+    for nothing in (None, 3):
+        with pytest.raises(ConfigError, match=rf"a preset's name, not from {nothing}$"):
+            build(nothing)
+
+
+def test_a_preset_is_built_by_its_name_and_a_config_from_its_fields():
+    assert build("gpt2", device="meta").config == presets["gpt2"]
+    assert build(decoder().model_dump(), device="meta").config == decoder()

@@ -304,3 +304,22 @@ def test_a_model_that_reads_both_ways_takes_no_cache():
 def test_tokens_without_a_batch_are_refused():
     with pytest.raises(RequestError, match=r"^tokens must be \(B, T\), two dims; these have 1: \(10,\)$"):
         small_model(decoder())(TEXT[0])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "found"), [([[1, 2]], "a list"), (TEXT.float(), r"torch\.float32"), (TEXT > 0, r"torch\.bool")]
+)
+def test_tokens_that_are_no_ids_are_refused(tokens, found):
+    with pytest.raises(RequestError, match=rf"^tokens must be a tensor of int64, not {found}: torch\.tensor"):
+        small_model(decoder())(tokens)
+
+
+@pytest.mark.parametrize("wrong", [-1, 13])
+def test_ids_outside_of_the_models_are_refused(wrong):
+    with pytest.raises(RequestError, match=r"^tokens hold an id outside of this model's, which are 0 to 12$"):
+        small_model(decoder())(torch.tensor([[1, wrong]]))
+
+
+def test_positions_that_are_no_tensor_are_refused():
+    with pytest.raises(RequestError, match=r"^at must be a tensor of the tokens' shape, not a list$"):
+        small_model(decoder())(TEXT[:, :2], at=[[0, 1]])

@@ -43,6 +43,17 @@ def test_a_device_that_is_not_there_is_refused_in_one_line(tmp_path, device):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("path", [None, 3, b"m"])
+def test_what_is_no_name_is_refused(path):
+    with pytest.raises(CheckpointError, match=rf"^{path!r} names no model\. Give a path or a name, as a text\.$"):
+        open_model(path)
+
+
+def test_a_type_that_weights_do_not_have_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"^dtype torch\.int8 is no type of weights here"):
+        open_model(write_golden(tmp_path), dtype=torch.int8)
+
+
 def write(folder, **files):
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))

@@ -45,6 +45,17 @@ def test_groups_hold_their_query_heads_then_their_key_and_value():
     assert v.tolist() == [6, 7, 14, 15]
 
 
+def test_one_below_the_other_and_head_by_head_are_other_orders_than_groups():
+    """16 rows of 4 query heads on 2 kv heads, 24 rows of 4 heads with their own key and value; all of width 2."""
+    below = OPS.get("rows").load([torch.arange(16)], (8, 4, 4))
+    beside = OPS.get("columns").load([torch.arange(16).expand(3, 16)], (8, 4, 4))  # stored (d_in, d_out)
+    assert [x.tolist() for x in below] == [[*range(8)], [8, 9, 10, 11], [12, 13, 14, 15]]
+    assert [x[:, 0].tolist() for x in beside] == [x.tolist() for x in below]
+    by_head = OPS.get("grouped_qkv").load([torch.arange(24)], (4, 1, 2))
+    first = [0, 1, 6, 7, 12, 13, 18, 19]
+    assert [x.tolist() for x in by_head] == [first, [n + 2 for n in first], [n + 4 for n in first]]
+
+
 def test_neighbours_become_halves_head_by_head():
     """2 heads of width 8, of which the first 6 dims turn: pairs (0, 1), (2, 3), (4, 5)."""
     (w,) = OPS.get("turned").load([torch.arange(16)], (2, 8, 6))

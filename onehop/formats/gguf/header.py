@@ -156,7 +156,12 @@ def _read(reader: _Reader) -> Header:
         if key in metadata or not key.isprintable():
             raise _damaged(reader.file, f"the key {plain(key)} is there twice, or is no key")
         metadata[key] = reader.value(reader.take("I"))
-    rows = dict(_named(reader, _row(reader)) for _ in range(n_tensors))
+    rows: dict[str, Any] = {}
+    for _ in range(n_tensors):
+        name, row = _row(reader)
+        if name in rows or not name.isprintable():
+            raise _damaged(reader.file, f"the tensor {plain(name)} is there twice, or has no name")
+        rows[name] = row
     return Header(reader.file, metadata, _places(reader, rows, metadata.get(ALIGNMENT, 32)))
 
 
@@ -167,12 +172,6 @@ def _row(reader: _Reader) -> tuple[str, tuple[tuple[int, ...], int, int]]:
         raise _damaged(reader.file, f"{plain(name)} has {n_dims} dimensions")
     shape = tuple(reader.take("Q") for _ in range(n_dims))[::-1]  # the file names the shortest stride first
     return name, (shape, reader.take("I"), reader.take("Q"))
-
-
-def _named(reader: _Reader, row: tuple[str, Any]) -> tuple[str, Any]:
-    if not row[0].isprintable():
-        raise _damaged(reader.file, "a tensor has a name that is no name")
-    return row
 
 
 def _places(reader: _Reader, rows: Mapping[str, Any], alignment: Any) -> dict[str, Place]:
