@@ -113,29 +113,28 @@ def _reading(config: ModelConfig, stack: StackConfig, plan: InferencePlan, promp
 
 
 class Chunk(NamedTuple):
-    """A run of a prompt's tokens that is read at once, the keys that are there then, and the tokens just before."""
+    """A run of a prompt's tokens that is read at once, and the keys that are there then."""
 
     new: int
     keys: int
-    before: int
 
 
 def _chunks(prompt: int, columns: int) -> list[Chunk]:
     """Those of a prompt's chunks that may take most: the first, the last whole one, and what is left."""
     whole, left = divmod(prompt, columns)
-    found = [Chunk(columns, columns, 0)] if whole else []
+    found = [Chunk(columns, columns)] if whole else []
     if whole > 1:
-        found.append(Chunk(columns, whole * columns, columns))
-    return [*found, Chunk(left, prompt, columns if whole else 0)] if left else found
+        found.append(Chunk(columns, whole * columns))
+    return [*found, Chunk(left, prompt)] if left else found
 
 
 def _chunk(d: int, stack: StackConfig, rows: int, part: Chunk, size: float) -> float:
-    """Bytes that reading a chunk takes; the hidden states of the one before it are still there."""
+    """Bytes that reading a chunk takes."""
     found = 0.0
     for block in {block.name: block for block in stack.layers()}.values():
         wide = size * rows * part.new * _widest(d, block, size)
         found = max(found, wide, _by_tiles(d, block.attention, rows, part, size))
-    return found + size * rows * part.before * d
+    return found
 
 
 def _by_tiles(d: int, a: AttentionConfig, rows: int, part: Chunk, size: float) -> float:

@@ -68,6 +68,7 @@ class Session:
         """Take in tokens (B, T) at positions `at` (none: right behind those before), chunk by chunk where it may be."""
         rows, columns = tokens.shape
         step = columns if self.engine.chunk is None else max(1, self.engine.chunk // rows)
+        last = tokens  # of the last token of each row: hidden states (B, C)
         for start in range(0, columns, step):
             part = slice(start, start + step)
             states = self.engine.model.states(
@@ -77,7 +78,9 @@ class Session:
                 cache=self.cache,
                 kernel=self.engine.kernel,
             )
-        self.logits = self.engine.model.head(states.hidden[:, -1])  # (B, V)
+            last = states.hidden[:, -1].clone()
+            del states  # what a chunk has come to is not needed while the next is read
+        self.logits = self.engine.model.head(last)  # (B, V)
 
     def advance(self, tokens: Tensor) -> None:
         """Take one further token (B,) in each row."""
