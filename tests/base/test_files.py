@@ -2,6 +2,7 @@ import errno
 import os
 import resource
 import stat
+from contextlib import contextmanager
 
 import pytest
 
@@ -187,18 +188,23 @@ def test_text_is_added_to_the_end_of_a_file_that_may_be_missing(tmp_path):
     assert (tmp_path / "deep" / "log").read_text() == "one\nzwö\n"
 
 
-@pytest.fixture
+@contextmanager
 def room_for_ten_bytes():
-    """No file of this process may grow above ten bytes: a write that crosses them is cut, and the next one fails."""
+    """No file of this process may grow above ten bytes: a write that crosses them is cut, and the next one fails.
+
+    Not longer than a test's own lines: pytest's report may be a file too.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_what_cannot_be_added_as_a_whole_is_not_added_at_all(tmp_path, room_for_ten_bytes):
+def test_what_cannot_be_added_as_a_whole_is_not_added_at_all(tmp_path):
     append(tmp_path / "log", "12345\n")
-    with pytest.raises(OnehopError, match="the file would be larger than"):
+    with room_for_ten_bytes(), pytest.raises(OnehopError, match="the file would be larger than"):
         append(tmp_path / "log", "6789012345\n")
     assert (tmp_path / "log").read_text() == "12345\n"
 
