@@ -1,10 +1,10 @@
 """Tokens per second of a training step on a CPU, beside other libraries' models of the same size.
 
 All take the same batches, loss, clipping and fused AdamW, and take turns, so that a busy machine slows all alike;
-medians over the turns. onehop builds two models: one of GPT-2's parts, beside Hugging Face's GPT-2 class and `plain`
-(nanoGPT's arithmetic, written down once more: a GPT-2 block of F.linear, F.layer_norm and SDPA); one of Llama's, beside
-Hugging Face's Llama class and, where they are installed, LitGPT and x-transformers. Writes
-benchmarks/results/train_cpu.json. Needs the extra `dev` (transformers).
+medians over the turns; in 16 bits too where the processor has them. onehop builds two models: one of GPT-2's parts,
+beside Hugging Face's GPT-2 class and `plain` (nanoGPT's arithmetic, written down once more: a GPT-2 block of F.linear,
+F.layer_norm and SDPA); one of Llama's, beside Hugging Face's Llama class and, where they are installed, LitGPT and
+x-transformers. Writes benchmarks/results/train_cpu.json. Needs the extra `dev` (transformers).
 
 python benchmarks/train_cpu.py [--sizes small,middle,large] [--rounds 7] [--threads 2]
 """
@@ -33,7 +33,7 @@ from onehop.cost.planned import Plan
 from onehop.data.loader import Batch
 from onehop.machine.here import processor
 from onehop.training.optimizer import make_optimizer
-from onehop.training.setup import pick_product
+from onehop.training.setup import has_native_bf16, pick_product
 from onehop.training.speed import measure_peak
 from onehop.training.step import training_step
 
@@ -55,7 +55,8 @@ SIZES = {
     "middle": Size(6, 6, 384, 256, 16),
     "large": Size(12, 12, 768, 512, 4, 32000),
 }
-PRECISIONS = {"float32": torch.float32, "bfloat16 autocast": torch.bfloat16}
+HALF = "bfloat16 autocast"
+PRECISIONS = {"float32": torch.float32} | ({HALF: torch.bfloat16} if has_native_bf16(torch.device("cpu")) else {})
 BETAS, DECAY = (0.9, 0.95), 0.1
 Step = Callable[[Batch, torch.dtype], None]
 
@@ -90,9 +91,9 @@ def of_size(name: str, rounds: int) -> dict:
         print(name, precision, *(f"{who} {rate:.0f}" for who, rate in rates.items()), sep=", ")
         for who, others in ahead.items():
             print(f"  {who} over", *(f"{other} {ratio:.2f}" for other, ratio in others.items()), flush=True)
-    half, plain_float32 = list(PRECISIONS)[1], ("plain", next(iter(PRECISIONS)))
-    found["16 bits over plain float32"] = {who: ahead_of(times, (who, half), plain_float32) for who in OURS}
-    print("  16 bits over plain float32:", found["16 bits over plain float32"])
+    if HALF in PRECISIONS:
+        found["16 bits over plain float32"] = {who: ahead_of(times, (who, HALF), ("plain", "float32")) for who in OURS}
+        print("  16 bits over plain float32:", found["16 bits over plain float32"])
     return found
 
 

@@ -152,7 +152,7 @@ def test_a_trained_model_gives_the_same_logits_and_exports_bit_for_bit(tmp_path)
     torch.testing.assert_close(opened.model(x), reopened(STORIES)(x).logits, rtol=0, atol=TOLERANCE)
     own = open_model(STORIES)
     assert own.eos_ids == {2: "generation_config.json, config.json, tokenizer_config.json"}
-    save_hf(own.model, tmp_path / "b", tokenizer=own.tokenizer, generation=own.generation)
+    save_hf(own.model, tmp_path / "b", tokenizer=own.folder, generation=own.generation)
     assert (tmp_path / "b" / "tokenizer.json").read_bytes() == (STORIES / "tokenizer.json").read_bytes()
     before, after = (open_model(folder).model.state_dict() for folder in (STORIES, tmp_path / "b"))
     assert all(torch.equal(before[name], after[name]) for name in before)
