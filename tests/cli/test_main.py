@@ -270,10 +270,13 @@ def test_ctrl_c_is_told_and_ends_with_130(monkeypatch, capsys):
 def test_ctrl_c_while_a_command_is_imported_is_told_too(tmp_path):
     """Libraries turn it into errors of their own there, as numpy does. (What runs behind a shell may ignore it.)"""
     (tmp_path / "slow.py").write_text(
-        "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n"
+        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n"
         "    raise ImportError('cannot load module more than once per process')\n"
     )
-    call = "from onehop.cli import main; main.COMMANDS['list'] = ('slow', ''); main.run()"
+    call = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from onehop.cli import main; main.COMMANDS['list'] = ('slow', ''); main.run()"
+    )
     done = subprocess.run([sys.executable, "-c", call, "list"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "onehop: interrupted\n")
 
