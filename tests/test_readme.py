@@ -217,6 +217,15 @@ def test_the_figures_of_the_readme_are_those_of_the_results():
     assert [text for text in expected if text not in README] == []
 
 
+def test_where_there_is_no_lead_the_page_says_so():
+    found = results("xeon")
+    decoding, training = found["decoding_tokens_per_second"]["float32"], found["training_tokens_per_second"]
+    text = " ".join(README.split())
+    assert f"{decoding['onehop']} tokens per second against {decoding['transformers']}" in text
+    for size in ("middle", "small"):
+        assert f"{training[size][TRAINED[0]]:.0f} against {training[size]['plain']:.0f}" in text
+
+
 def test_the_half_hour_is_that_of_the_results_and_its_recipe_ships():
     found = results("shakespeare_half_hour")
     step, loss = next((step, loss) for step, _, loss in found["validation"] if round(loss, 3) == found_best(found))
