@@ -15,7 +15,7 @@ from onehop.config.model import BlockConfig
 from onehop.config.norm import LayerNormConfig, NormConfig, RMSNormConfig
 from onehop.config.position import AlibiConfig, PositionConfig, RopeConfig, T5Config
 from onehop.cost.own import own_count
-from onehop.cost.weights import Weight, turning_width
+from onehop.cost.weights import Weight, by_product, turning_width
 
 WIDE, INDEX = 4, 8  # bytes of a float32 number, of an int64 one
 NARROW = 64  # heads below this width are computed in float32 under autocast on a CPU (`parts/score_half.py`)
@@ -75,7 +75,7 @@ def sublayers(d: int, block: BlockConfig, weights: list[Weight], run: Run) -> It
         own = [w for w in weights if w.name.split(".")[2].split("_")[0] == name or f".{name}." in w.name]
         inner = _attention(d, getattr(block, name), run) if name != "ffn" else _ffn(d, block.ffn, run)
         kept, transient, missing = inner
-        stacked = _stacked(own, name) if run.on_cpu else 0.0
+        stacked = _stacked(own) if run.on_cpu else 0.0
         matrices = [w.size for w in own if w.rows != "none" and w.part != "router"]
         kept += _around(d, block, name, run) + (run.size * sum(matrices) if run.cast else stacked)
         largest = WIDE * max(matrices, default=0)
@@ -147,13 +147,10 @@ def _maps(block: BlockConfig, name: str) -> int:
     return 2 if isinstance(getattr(block, name), LatentConfig) else 3 if name == "attention" else 1
 
 
-def _stacked(weights: list[Weight], name: str) -> float:
+def _stacked(weights: list[Weight]) -> float:
     """Bytes, in float32, of the weights that are stacked for one product, because they read one input."""
-    dense = ("attention", "cross", "ffn", "shared expert")
-    sizes = {w.name.split(".")[-2]: w.size for w in weights if w.part in dense and w.rows != "none"}
-    together = {"attention": (("wq", "wk", "wv"), ("wq_down", "wkv_down")), "cross": (("wk", "wv"),)}
-    groups = together.get(name, (("w1", "w3"),))
-    return WIDE * float(sum(sum(sizes[n] for n in names) for names in groups if all(n in sizes for n in names)))
+    groups = by_product([w for w in weights if w.rows != "none" and w.part != "experts"])
+    return WIDE * float(sum(w.size for maps in groups if len(maps) > 1 for w in maps))
 
 
 Inner = tuple[float, float, str | None]  # kept, transient, what a part of one's own leaves out

@@ -14,10 +14,8 @@ from onehop.config.attention import AttentionConfig, LatentConfig
 from onehop.config.ffn import GatedConfig, MoEConfig, PlainConfig
 from onehop.config.model import ModelConfig, StackConfig
 from onehop.cost.own import UNKNOWN, own_count
-from onehop.cost.weights import Weight
+from onehop.cost.weights import Weight, by_product
 
-# Maps of one input, and the product that they are together.
-SIDE_BY_SIDE = {"wq": "qkv", "wk": "qkv", "wv": "qkv", "wq_down": "down", "wkv_down": "down", "w1": "up", "w3": "up"}
 TRAINING = 3  # forward, and the gradients of both factors of each product
 
 
@@ -119,28 +117,18 @@ def products(
     config: ModelConfig, weights: Sequence[Weight], step: Pass, missing: list[str] | None = None
 ) -> Iterator[Product]:
     """The products of one row's forward pass with weights; what parts of one's own leave out goes into `missing`."""
-    encodes = _encodes(config, step)
-    by_product: dict[tuple[str, ...], list[Weight]] = {}
-    for w in weights:
-        by_product.setdefault(_product_of(w), []).append(w)
-    for maps in by_product.values():
-        if rows := maps[0].share * rows_of(maps[0], step, encodes):
+    for maps in by_product(weights):
+        if rows := maps[0].share * rows_of(maps[0], step):
             width = math.sqrt(sum(math.prod(w.shape[-2:]) for w in maps) / 2)
             yield Product(rows, sum(w.size for w in maps), width)
     if config.head.tied:
         size = config.need_vocab() * (config.embed.width or config.d_model)
         yield Product(step.n_logits, size, math.sqrt(size / 2))
     stacks: list[tuple[StackConfig, int]] = [(config, step.new)]
-    if encodes and config.encoder is not None:
+    if config.encoder is not None and not step.read_before:
         stacks.append((config.encoder, step.source))
     for stack, rows in stacks:
         yield Product(rows, _own_products(config, stack, [] if missing is None else missing) / 2, config.d_model)
-
-
-def _product_of(w: Weight) -> tuple[str, ...]:
-    """What the maps have in common that are one product, because they stand side by side (`parts/linear.py`)."""
-    owner, _, name = w.name.removesuffix(".weight").rpartition(".")
-    return owner, name if w.part == "experts" else SIDE_BY_SIDE.get(name, name), w.rows
 
 
 def looks(config: ModelConfig, step: Pass) -> Iterator[Look]:
@@ -152,22 +140,17 @@ def looks(config: ModelConfig, step: Pass) -> Iterator[Look]:
         if block.cross is not None:
             crossed = per_pair(block.cross) * step.new * step.source
             yield Look(step.new, block.cross.d_head, crossed, crossed)
-    if _encodes(config, step) and config.encoder is not None:
+    if config.encoder is not None and not step.read_before:
         for block in config.encoder.layers():
             a, pairs = block.attention, per_pair(block.attention)
             seen = seen_pairs(a, step.source, 0)
             yield Look(step.source, a.d_head, pairs * step.source**2, pairs * seen)
 
 
-def _encodes(config: ModelConfig, step: Pass) -> bool:
-    """Whether this pass reads a source."""
-    return config.encoder is not None and not step.read_before
-
-
-def rows_of(w: Weight, step: Pass, encodes: bool) -> int:
+def rows_of(w: Weight, step: Pass) -> int:
     """How many rows a weight is multiplied with."""
     if w.encoder:
-        return step.source if encodes and w.rows == "token" else 0
+        return step.source if w.rows == "token" and not step.read_before else 0
     by_kind = {
         "none": 0,
         "token": step.new,

@@ -164,10 +164,10 @@ class Work:
 
     def _met(self, step: Pass, batch: int) -> float:
         """Numbers of the weights that `batch` rows of a pass read: of experts, those that some token visits."""
-        total, encodes = 0.0, self.config.encoder is not None and not step.read_before
+        total = 0.0
         for w in self.weights:
             looked_up = w.rows == "none" and w.part == "experts"  # biases of experts, as many as their maps
-            rows = batch * rows_of(replace(w, rows="token") if looked_up else w, step, encodes)
+            rows = batch * rows_of(replace(w, rows="token") if looked_up else w, step)
             total += w.size * (1.0 - (1.0 - w.share) ** rows if rows else 0.0)
         tied = self.config.head.tied
         return total + (self.config.need_vocab() * (self.config.embed.width or self.config.d_model) if tied else 0)

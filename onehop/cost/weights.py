@@ -4,7 +4,7 @@ The rows are those of the built model's `named_parameters`, name by name and sha
 over random configs. What a part of the user's own has is asked of its config (`own.py`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
@@ -21,6 +21,9 @@ from onehop.cost.own import UNKNOWN, own_count
 # What a matrix is multiplied with: each new token, each token of the source (keys and values of cross-attention), each
 # key that is read (latent attention makes keys anew), each place whose logits are wanted; `none`: looked up, or added.
 Rows = Literal["token", "source", "key", "logit", "none"]
+
+# Maps of one input, and the product that they are together (`parts/linear.py`).
+SIDE_BY_SIDE = {"wq": "qkv", "wk": "qkv", "wv": "qkv", "wq_down": "down", "wkv_down": "down", "w1": "up", "w3": "up"}
 
 MOST_LAYERS = 10_000  # about a second of arithmetic; the deepest published models have a thousand
 EMBEDDING = ("tokens", "positions", "segments")  # parts with one row for each token id, position or segment
@@ -43,6 +46,16 @@ class Weight:
     def size(self) -> int:
         """How many numbers it holds."""
         return prod(self.shape)
+
+
+def by_product(weights: Sequence[Weight]) -> list[list[Weight]]:
+    """The weights, those together that are one product because they stand side by side."""
+    found: dict[tuple[str, ...], list[Weight]] = {}
+    for w in weights:
+        owner, _, name = w.name.removesuffix(".weight").rpartition(".")
+        product = name if w.part == "experts" else SIDE_BY_SIDE.get(name, name)
+        found.setdefault((owner, product, w.rows), []).append(w)
+    return list(found.values())
 
 
 def weights(config: ModelConfig) -> list[Weight]:

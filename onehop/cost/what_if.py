@@ -123,7 +123,8 @@ def _changes(config: ModelConfig, asked: Asked) -> Iterator[Change]:
     if isinstance(first.attention.position, RopeConfig) and type(first.attention) is AttentionConfig:
         yield "ALiBi in place of RoPE", lambda: (changed(config, {"attention.position": {"kind": "alibi"}}), asked)
     if config.embed.position == "none" and type(first.attention) is AttentionConfig:
-        yield "learned positions", lambda: (_learned(config, longest), asked)
+        learned = {"attention.position": {"kind": "none"}, "embed.position": "learned", "max_len": longest}
+        yield "learned positions", lambda: (changed(config, learned), asked)
     for times in (4, 16):
         more = replace(asked, batch=asked.batch * times)
         yield f"{more.batch} texts at once", lambda more=more: (config, more)  # type: ignore[misc]
@@ -140,12 +141,6 @@ def _heads(config: ModelConfig, asked: Asked) -> Iterator[Change]:
             continue
         wanted = {block.name: {"attention": {"n_kv_heads": n or block.attention.n_heads}} for block in config.blocks}
         yield name, lambda wanted=wanted: (_with_blocks(config, wanted), asked)  # type: ignore[misc]
-
-
-def _learned(config: ModelConfig, max_len: int) -> ModelConfig:
-    """Learned positions in place of those inside attention."""
-    bare = changed(config, {"attention.position": {"kind": "none"}, "max_len": max_len})
-    return ModelConfig.model_validate({**dict(bare), "embed": {**config.embed.model_dump(), "position": "learned"}})
 
 
 def _as_moe(config: ModelConfig) -> ModelConfig:

@@ -1,8 +1,7 @@
-"""How fast this machine is at what a transformer does: products by rows, attention, passes over memory.
+"""How fast this machine is at what a transformer does: products by width and rows, attention, passes over memory.
 
 Rates of products are those of the functions that are handed in, which are onehop's own (`parts/linear.py`), so that a
-prediction speaks of what will run. Each is the mean of several
-tries, what else the machine does included.
+prediction speaks of what will run. Each is the mean of several tries, what else the machine does included.
 """
 
 import statistics
