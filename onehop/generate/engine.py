@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from onehop.model.transformer import Transformer
+from onehop.model.transformer import States, Transformer
 from onehop.parts.attention import Memory
 from onehop.parts.cache import Cache
 
@@ -68,19 +68,21 @@ class Session:
         """Take in tokens (B, T) at positions `at` (none: right behind those before), chunk by chunk where it may be."""
         rows, columns = tokens.shape
         step = columns if self.engine.chunk is None else max(1, self.engine.chunk // rows)
-        last = tokens  # of the last token of each row: hidden states (B, C)
-        for start in range(0, columns, step):
-            part = slice(start, start + step)
-            states = self.engine.model.states(
-                tokens[:, part],
-                at=None if at is None else at[:, part],
-                memory=memory,
-                cache=self.cache,
-                kernel=self.engine.kernel,
-            )
-            last = states.hidden[:, -1].clone()
-            del states  # what a chunk has come to is not needed while the next is read
-        self.logits = self.engine.model.head(last)  # (B, V)
+        *before, final = (slice(start, start + step) for start in range(0, columns, step))
+        for part in before:  # what these come to, beside what the cache keeps, is not needed
+            self._states(tokens, at, memory, part)
+        hidden = self._states(tokens, at, memory, final).hidden
+        self.logits = self.engine.model.head(hidden[:, -1])  # (B, V)
+
+    def _states(self, tokens: Tensor, at: Tensor | None, memory: Memory | None, part: slice) -> States:
+        """Some columns read; the cache has them then."""
+        return self.engine.model.states(
+            tokens[:, part],
+            at=None if at is None else at[:, part],
+            memory=memory,
+            cache=self.cache,
+            kernel=self.engine.kernel,
+        )
 
     def advance(self, tokens: Tensor) -> None:
         """Take one further token (B,) in each row."""
