@@ -4,6 +4,7 @@ import glob
 import json
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,11 @@ _SPLIT = re.compile(r"^(train|validation|valid|dev|test)\b")  # how the hub name
 _STATE, _INFO = "state.json", "dataset_info.json"  # of a folder that `datasets.save_to_disk` wrote
 _SPLITS = "dataset_dict.json"  # of one with several splits
 # Files by which a folder is known that is not somebody's text: that of a run, and that of a text which was encoded.
-_OWN = (("recipe.toml", "metrics.jsonl"), ("source.json", "tokenizer.json", "train.bin"))
+_OWN = (
+    ("recipe.toml", "metrics.jsonl"),
+    ("recipe.toml", "checkpoints"),
+    ("source.json", "tokenizer.json", "train.bin"),
+)
 
 
 def kind_of(path: Path) -> str:
@@ -40,7 +45,8 @@ def find_files(files: Sequence[str | Path]) -> tuple[list[Path], int]:
             texts = [path]
         elif glob.has_magic(str(path)):
             texts = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
-            texts = _without_own(texts) if "**" in path.parts else texts
+            fixed = Path(*takewhile(lambda part: not glob.has_magic(part), path.parts))
+            texts = _without_own(texts, root=fixed) if "**" in path.parts else texts
             if not texts:
                 raise DataError(f"data.files={given}: no file matches. Quote the pattern, and check it with ls.")
         else:
@@ -112,10 +118,10 @@ def _read_json(file: Path, key: str) -> list[Any]:
     return list(found) if isinstance(found, list) else []
 
 
-def _without_own(files: Sequence[Path], *, root: Path | None = None) -> list[Path]:
-    """The files outside folders in which a run keeps its own; `root` itself is what was asked for."""
-    folders = {folder for file in files for folder in file.parents if root is None or root in folder.parents}
-    own = {folder for folder in folders if any(all((folder / name).is_file() for name in names) for names in _OWN)}
+def _without_own(files: Sequence[Path], *, root: Path) -> list[Path]:
+    """The files outside folders below `root`, which was asked for, in which a run keeps its own."""
+    folders = {folder for file in files for folder in file.parents if root in folder.parents}
+    own = {folder for folder in folders if any(all((folder / name).exists() for name in names) for names in _OWN)}
     return [file for file in files if not own.intersection(file.parents)]
 
 

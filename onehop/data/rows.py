@@ -12,6 +12,7 @@ from onehop.data.mixture import Turns
 from onehop.data.pack import NO_TARGET, StreamRows, WholeRows, fill, pack_whole
 from onehop.data.shards import Shards
 
+SHORT = 8  # tokens of a text of which no row is worth learning from
 Columns = dict[str, np.ndarray]  # tokens, targets, doc, at: each (n, length)
 
 
@@ -44,7 +45,9 @@ class ShardRows:
 
     def __init__(self, shards: Shards, *, length: int, packing: str, seed: int):
         if shards.n_tokens <= length:
-            shorter = f", or use a shorter train.context (at most {shards.n_tokens - 1})" if shards.n_tokens > 8 else ""
+            shorter = (
+                f", or use a shorter train.context (at most {shards.n_tokens - 1})" if shards.n_tokens > SHORT else ""
+            )
             raise DataError(
                 f"{shards.name} holds {shards.n_tokens} tokens, fewer than one row and its targets ({length} + 1). "
                 f"Give more text{shorter}."

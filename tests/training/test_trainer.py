@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import onehop
 from onehop.base.errors import CheckpointError, ConfigError, DataError, OnehopError
 from onehop.config import Recipe
 from onehop.config.keys import known_keys
@@ -161,6 +162,17 @@ def test_a_text_where_the_run_writes_is_refused(tmp_path, place):
     with pytest.raises(ConfigError, match=r"is where the run writes, with out=.*: its files would be taken for text"):
         Trainer(recipe(tmp_path, data={"files": [str(tmp_path / place)]}))
     Trainer(recipe(tmp_path, data={"files": [str(tmp_path / place / "text.txt")]}))
+
+
+def test_a_run_below_its_folder_of_texts_is_resumed_and_repeated_on_the_same_text(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "text.txt").write_text(sentences())
+    wanted = recipe(tmp_path, data={"files": [str(tmp_path / "mine")]}).model_copy(
+        update={"out": str(tmp_path / "mine" / "run")}
+    )
+    first = onehop.train(wanted).trainer
+    for how in ({"resume": True}, {"fresh": True}):
+        assert Trainer(wanted, **how).data.identity == first.data.identity
 
 
 @pytest.mark.parametrize("neighbour", [False, True])
