@@ -221,9 +221,14 @@ def test_where_there_is_no_lead_the_page_says_so():
     found = results("xeon")
     decoding, training = found["decoding_tokens_per_second"]["float32"], found["training_tokens_per_second"]
     text = " ".join(README.split())
-    assert f"{decoding['onehop']} tokens per second against {decoding['transformers']}" in text
+    ratio = found["ratio"]
+    told = (
+        f"{decoding['onehop']} tokens per second against {decoding['transformers']} ({ratio['decoding, float32']:.2f} ×"
+    )
+    assert told in text
     for size in ("middle", "small"):
-        assert f"{training[size][TRAINED[0]]:.0f} against {training[size]['plain']:.0f}" in text
+        rates = f"{training[size][TRAINED[0]]:.0f} against {training[size]['plain']:.0f}"
+        assert f"{rates} ({ratio[f'training, {size}']:.2f} ×)" in text
 
 
 def test_the_half_hour_is_that_of_the_results_and_its_recipe_ships():
