@@ -35,11 +35,11 @@ from onehop.training.unchanged import machine
 from onehop.training.understanding import Understanding, ask, ask_pairs
 from onehop.training.wandb_log import Wandb
 
+Q = TypeVar("Q")  # a question of a corpus
 QUESTIONS = 300  # asked of each kind: a share of 0.9 is then known to within 0.035 (two standard errors)
 ANSWERS = 1000  # pairs: a share of 0.99 is then known to within 0.006
 KNOWN = ("next", "pairs")  # tasks of which a corpus knows the best possible loss, or the right answers
 RECENT = 12  # steps in the sparkline
-Q = TypeVar("Q")
 QUESTION_SEED = 10_000  # added to the text's seed
 
 

@@ -68,13 +68,18 @@ def test_of_skipped_pairs_the_sources_are_kept_too(tmp_path):
     assert [row[:2] for row in kept["targets"]] == [[7, 2]] * 2
 
 
-def test_so_many_broken_steps_in_a_row_end_the_run_also_over_a_resume(tmp_path, break_steps):
-    break_steps(2, 4, 5, 6)
-    trainer = Trainer(recipe(tmp_path, steps=9, max_skipped=3))
+def saved_at_5(asked):
+    """A run that is left behind step 5, with a checkpoint."""
+    trainer = Trainer(asked)
     for result in trainer.steps():
         if result.step == 5:
             trainer.save()
             break
+
+
+def test_so_many_broken_steps_in_a_row_end_the_run_also_over_a_resume(tmp_path, break_steps):
+    break_steps(2, 4, 5, 6)
+    saved_at_5(recipe(tmp_path, steps=9, max_skipped=3))
     again = Trainer(recipe(tmp_path, steps=9, max_skipped=3), resume=True)
     with pytest.raises(
         OnehopError, match=r"of 3 steps in a row, up to step 6, were not finite \(their token ids are in"
@@ -87,11 +92,7 @@ def test_so_many_broken_steps_in_a_row_end_the_run_also_over_a_resume(tmp_path, 
 
 def test_a_lowered_limit_of_broken_steps_counts_those_before_the_resume(tmp_path, break_steps):
     break_steps(2, 3, 4, 5, 6)
-    trainer = Trainer(recipe(tmp_path, steps=9, max_skipped=9))
-    for result in trainer.steps():
-        if result.step == 5:
-            trainer.save()
-            break
+    saved_at_5(recipe(tmp_path, steps=9, max_skipped=9))
     again = Trainer(recipe(tmp_path, steps=9, max_skipped=3), resume=True)
     with pytest.raises(OnehopError, match=r"of 5 steps in a row, up to step 6, were not finite"):
         list(again.steps())
