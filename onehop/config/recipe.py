@@ -72,7 +72,7 @@ class TrainConfig(Part):
         None, ge=1, description="tokens whose logits are held at once in the loss; none: those of all"
     )
     compile: Literal["auto", "yes", "no"] = Field(
-        "auto", description="torch.compile for the loss of a batch; auto: on a GPU, for batches of one shape"
+        "auto", description="torch.compile for the loss of a batch; auto: on a GPU, and for long runs on a CPU"
     )
     clip: float | None = Field(1.0, gt=0, description="largest gradient norm; none: not clipped")
     seed: int = Field(0, ge=0, lt=2**63, description="of the weights, the order of the rows and dropout")

@@ -75,7 +75,7 @@ def _policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolic
 def _kept() -> frozenset[Any]:
     found = [getattr(torch.ops.aten, name, None) for name in (*PRODUCTS, *ATTENTION)]
     by_onednn = getattr(getattr(torch.ops, "mkldnn", None), "_linear_pointwise", None)
-    return frozenset(op.default for op in (*found, by_onednn) if op is not None)
+    return frozenset(op.default for op in (*found, by_onednn, torch.ops.onehop.linear) if op is not None)
 
 
 WAYS: dict[str, Callable[..., Passed]] = {

@@ -5,18 +5,17 @@ oneDNN wants them where that is quicker: in bfloat16, and in float32 on processo
 MKL, takes a general path. `F.linear` is the plain twin, and a test holds them together. A prepared copy knows the state
 of the weights that it was made of: once they have changed, it is no longer used.
 
-For training `multiply_by` chooses the product of all maps: `F.linear`, or `onednn`.
+For training `multiply_by` chooses the product of all maps: `F.linear`, or `onednn` (`product.py`).
 """
 
-import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from onehop.parts.product import Product, made_by_amd
 
 
 class Packed:
@@ -74,7 +73,6 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 # A table of parameters and a name in it. (Read there, one costs a tenth of what it costs as a module's attribute.)
 Place = tuple[Mapping[str, Tensor | None], str]
-Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x, W, b -> x · Wᵀ + b
 
 
 class Linear(nn.Linear):
@@ -159,35 +157,6 @@ def multiply_by(model: nn.Module, product: Product) -> None:
                 holder.product = product
 
 
-def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """F.linear by oneDNN for float32 on a CPU, (…, d_in) · (d_out, d_in) -> (…, d_out); anything else by `F.linear`."""
-    plain = all(type(t) in (Tensor, nn.Parameter) and t.dtype == torch.float32 for t in (x, weight))
-    if not plain or x.device.type != "cpu" or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
-        return F.linear(x, weight, bias)
-    y: Tensor = _OneDNN.apply(x, weight, bias)
-    return y
-
-
-class _OneDNN(torch.autograd.Function):
-    """x · Wᵀ + b and its gradients, each one product of oneDNN."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.biased = bias is not None
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        with torch.autocast("cpu", enabled=False):
-            rows = g.flatten(0, -2)  # (N, d_out)
-            dx = onednn(g, weight.t()) if ctx.needs_input_grad[0] else None
-            dw = onednn(rows.t(), x.flatten(0, -2).t()) if ctx.needs_input_grad[1] else None
-            return dx, dw, rows.sum(0) if ctx.biased else None
-
-
 def pack(model: nn.Module) -> None:
     """Prepare every linear map below `model` for inference on a CPU (elsewhere nothing changes).
 
@@ -243,12 +212,3 @@ def _for_onednn(weight: Tensor) -> bool:
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return weight.dtype == torch.float32 and made_by_amd() and torch.backends.mkl.is_available()
-
-
-@cache
-def made_by_amd() -> bool:
-    """Whether the processor is one for which MKL takes a general path, at half of oneDNN's speed."""
-    if "AMD" in platform.processor() or "AuthenticAMD" in platform.processor():
-        return True
-    about = Path("/proc/cpuinfo")
-    return about.is_file() and "AuthenticAMD" in about.read_text()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from onehop.base.choices import Choices
 from onehop.config.norm import LayerNormConfig, NormConfig, RMSNormConfig
+from onehop.parts.by_hand import by_hand
 
 
 class RMSNorm(nn.Module):
@@ -118,9 +119,8 @@ def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     They are for training, in which its gradient takes three times as long, and for a single token that is decoded.
     """
     if x.device.type == "cpu":
-        learns = weight is not None and torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-        if learns and x.dtype in (torch.float32, torch.float64):
-            y: Tensor = _Trained.apply(x, weight, eps)[0]
+        if weight is not None and x.dtype in (torch.float32, torch.float64) and by_hand(x, weight):
+            y: Tensor = _Trained.apply(x, weight, eps)
             return y
         if x.numel() == x.size(-1) and torch.is_inference_mode_enabled() and _is_at_hand(x):
             return _one_row(x, weight, eps)
@@ -147,21 +147,15 @@ class _Trained(torch.autograd.Function):
     dx = r · g ⊙ w - r³/C · (u·w) x and dw = Σ r · u, by the product rule on y = r · x ⊙ w.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         r = _inverse_rms(x, eps)
-        return (x * r).mul_(weight), r
+        ctx.save_for_backward(x, weight, r)
+        ctx.eps = eps
+        return (x * r).mul_(weight)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
-        x, weight, ctx.eps = inputs
-        ctx.save_for_backward(x, weight, output[1])
-        ctx.mark_non_differentiable(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, r = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative has to see that r depends on x
             r = _inverse_rms(x, ctx.eps)

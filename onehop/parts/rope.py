@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from onehop.config.position import RopeConfig
+from onehop.parts.by_hand import by_hand
 from onehop.parts.constant import Constant
 from onehop.parts.rope_scaling import STRETCHES, plain_inv_freq
 from onehop.parts.scheme import PositionScheme
@@ -68,7 +69,7 @@ class Rope(PositionScheme):
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Vectors (B, T, H, D) turned by angles (B, T, width) -> (B, T, H, D); computed in cos's dtype."""
         cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)  # (B, T, 1, width)
-        if torch.is_grad_enabled() and x.requires_grad:
+        if by_hand(x):
             turned: Tensor = _Turned.apply(x, cos, sin)
             return turned
         return _turn(x, cos, sin)
@@ -93,15 +94,10 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class _Turned(torch.autograd.Function):
     """`_turn`, whose gradient is turned back: one turn, where the gradients of its operations would take three."""
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
         return _turn(x, cos, sin)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:

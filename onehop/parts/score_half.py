@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from onehop.parts.by_hand import by_backward
+
 RUN = 128  # queries at a time; measured with 256 and 1024 tokens
 NARROW = 64  # heads below this width are quicker in float32
 
@@ -31,8 +33,7 @@ def half(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool, 
 
 def wants_half(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether `half` is the quicker way to the gradient of these."""
-    learns = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    return learns and q.device.type == "cpu" and q.dtype in (torch.bfloat16, torch.float16)
+    return q.device.type == "cpu" and q.dtype in (torch.bfloat16, torch.float16) and by_backward(q, k, v)
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool, scale: float) -> Tensor:

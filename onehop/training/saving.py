@@ -103,6 +103,8 @@ def restore(t: "Trainer", *, allow_changes: bool) -> None:
     """Put a fresh run back to its newest whole checkpoint. Raises ConfigError where it is not the same run."""
     path, faults = t.checkpoints.newest_whole()
     about = read_about(path)
+    t.compile_loss(about["machine"].get("compiled"))  # a choice that was made goes on, however many steps are added
+    about["machine"].setdefault("compiled", t.compiled)  # checkpoints did not always tell
     t.notes += check_same(about, _record(t), folder=t.out, allow_changes=allow_changes)
     if adapters_of(t.model):
         put_beside(t.model, path / TENSORS)
@@ -133,4 +135,6 @@ def _about(t: "Trainer") -> dict[str, Any]:
 
 
 def _record(t: "Trainer") -> dict[str, Any]:
-    return record(t.recipe, text=t.data.identity, base=t.base, device=t.device, precision=t.precision)
+    found = record(t.recipe, text=t.data.identity, base=t.base, device=t.device, precision=t.precision)
+    found["machine"]["compiled"] = t.compiled
+    return found

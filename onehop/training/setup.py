@@ -9,7 +9,8 @@ from torch import nn
 
 from onehop.base.errors import ConfigError
 from onehop.machine.here import peak_resident
-from onehop.parts.linear import Product, made_by_amd, multiply_by, onednn
+from onehop.parts.linear import multiply_by
+from onehop.parts.product import Product, made_by_amd, onednn
 
 
 def pick_device(name: str) -> torch.device:

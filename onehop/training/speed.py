@@ -12,7 +12,7 @@ from onehop.config.recipe import Recipe
 from onehop.cost.flops import TRAINING
 from onehop.cost.planned import Plan
 from onehop.machine.measure import Bench
-from onehop.parts.linear import onednn
+from onehop.parts.product import onednn
 
 ENOUGH = 0.005  # seconds: on a CPU, products that take longer are no faster
 WIDTHS = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192)}

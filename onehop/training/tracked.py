@@ -19,7 +19,10 @@ from onehop.training.step import StepResult
 
 
 class Tracked:
-    """Watches the second step of a run on a CPU (a GPU's allocator knows its own peak)."""
+    """Watches the second step of a run on a CPU (a GPU's allocator knows its own peak), unless that is compiled.
+
+    Whoever watches each operation keeps torch from using the graph: the step would have other sums.
+    """
 
     def __init__(
         self,
@@ -35,11 +38,14 @@ class Tracked:
         self._steps = 0
         self._live: int | None = None
 
-    def step(self, take: Callable[[], StepResult], *, packed: bool) -> StepResult:
-        """Take a step; the second one, and no other, is watched. `packed`: its rows hold several documents."""
+    def step(self, take: Callable[[], StepResult], *, packed: bool, as_written: bool = True) -> StepResult:
+        """Take a step; the second one, and no other, is watched, if it is computed `as_written`.
+
+        packed: its rows hold several documents.
+        """
         self._steps += 1
         self.packed = packed if self._steps <= 2 else self.packed
-        if self._steps != 2 or self.device.type != "cpu":
+        if self._steps != 2 or self.device.type != "cpu" or not as_written:
             return take()
         state = [x for held in self.optimizer.state.values() for x in held.values() if isinstance(x, torch.Tensor)]
         with LiveBytes([*self.model.parameters(), *self.model.buffers(), *state, *self.beside]) as live:

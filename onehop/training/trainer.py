@@ -25,7 +25,7 @@ from onehop.model.recompute import recompute
 from onehop.training.alarms import Alarms, note_skipped
 from onehop.training.begin import Checkpoint, begin
 from onehop.training.checkpoints import Checkpoints, Writer, remove_leftovers
-from onehop.training.compiled import pick_loss
+from onehop.training.compiled import Compiled, pick_loss
 from onehop.training.ema import FOLDER as EMA
 from onehop.training.ema import Average
 from onehop.training.evaluate import validation_loss
@@ -90,6 +90,8 @@ class Trainer:
             self._make(begun)
             if resume:
                 restore(self, allow_changes=allow_changes)
+            else:
+                self.compile_loss()
         check_out(recipe, resume=resume, fresh=fresh)  # again: another run may have begun while the text was read
         self._begin(fresh)
         self.metrics = Metrics(self.out / "metrics.jsonl", step=self.progress.step)
@@ -112,15 +114,23 @@ class Trainer:
         self.restored: Path | None = None
 
     def _follow(self, cfg: TrainConfig) -> None:
-        """What a model is trained with: width, memory, compiler, optimizer and average, by the recipe."""
+        """What a model is trained with: width, memory, optimizer and average, by the recipe."""
         width = self.recipe.model.d_model
         if cfg.width_transfer is not None:
             start_narrow(self.model, cfg.width_transfer, width)
         recompute(self.model, cfg.recompute)
-        told: dict[str, Any] = {"note": self.notify, "say": self.remarks.append}
-        self.loss_of = pick_loss(cfg, self.device, one_shape=not self.recipe.task.encoder, **told)
         self.optimizer = make_optimizer(self.model, cfg, width=width, precision=self.precision)
         self.average = None if cfg.ema is None else Average(self.model, cfg.ema)
+
+    def compile_loss(self, wanted: bool | None = None) -> None:
+        """Compile the loss, or not, by the recipe; where it leaves the choice, as `wanted`, or if it pays."""
+        told: dict[str, Any] = {"note": self.notify, "say": self.remarks.append}
+        self.loss_of = pick_loss(self.recipe, self.device, wanted=wanted, **told)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether steps go through the compiler."""
+        return isinstance(self.loss_of, Compiled) and self.loss_of.works
 
     @property
     def context(self) -> int:
@@ -139,7 +149,8 @@ class Trainer:
             options["loss_of"] = self.loss_of
             with self._inside():
                 step = partial(training_step, self.model, self.optimizer, micro, **options)
-                result = self.tracked.step(step, packed=any(batch.packed for batch in micro))
+                packed = any(batch.packed for batch in micro)
+                result = self.tracked.step(step, packed=packed, as_written=not self.compiled)
             self.progress = replace(
                 p,
                 step=result.step,

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from onehop.parts import linear
-from onehop.parts.linear import Linear, SideBySide, Tied, multiply_by, onednn, pack, unpack
+from onehop.parts import linear, product
+from onehop.parts.linear import Linear, SideBySide, Tied, multiply_by, pack, unpack
+from onehop.parts.product import in_graphs, onednn
 
 ONEDNN = torch.backends.mkldnn.is_available()
 FLOAT32 = ONEDNN and torch.backends.mkl.is_available()
@@ -190,20 +191,34 @@ def test_training_by_onednn_equals_training_by_the_plain_product(bias):
 def test_the_second_derivative_by_onednn_is_that_of_the_plain_product():
     torch.manual_seed(0)
     found = []
-    for product in (onednn, F.linear):
+    for way in (onednn, F.linear):
         x, w = (
             torch.linspace(-1, 1, 8).view(2, 4).requires_grad_(),
             torch.linspace(0, 1, 12).view(3, 4).requires_grad_(),
         )
-        (gx,) = torch.autograd.grad(product(x, w, None).pow(3).sum(), x, create_graph=True)
+        (gx,) = torch.autograd.grad(way(x, w, None).pow(3).sum(), x, create_graph=True)
         found.append(torch.autograd.grad(gx.square().sum(), (x, w)))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)  # a few float32 roundings at 1
 
 
-@pytest.mark.parametrize("case", ["float64", "autocast", "meta", "compiled"])
+@pytest.mark.skipif(not ONEDNN, reason="this PyTorch has no oneDNN")
+def test_in_a_graph_the_product_by_onednn_is_one_operation_with_the_same_gradients():
+    torch.manual_seed(0)
+    given = [torch.randn(shape, requires_grad=True) for shape in ((3, 5, 16), (24, 16), (24,))]
+    found = []
+    for way in (F.linear, onednn, torch.compile(onednn, backend="aot_eager", fullgraph=True)):
+        y = way(*given)
+        found.append([y, *torch.autograd.grad(y.pow(2).sum(), given)])
+    for plain, eager, graph in zip(*found, strict=True):
+        torch.testing.assert_close(eager, plain, atol=1e-4, rtol=1e-5)  # sums of up to 24 float32 products up to 100
+        assert torch.equal(graph, eager)
+    torch.library.opcheck(in_graphs, tuple(given))
+
+
+@pytest.mark.parametrize("case", ["float64", "autocast", "meta", "compiled in float64", "torch.func"])
 def test_onednn_leaves_what_it_cannot_do_to_the_plain_product(monkeypatch, case):
-    monkeypatch.setattr(linear._OneDNN, "apply", lambda *args: pytest.fail("oneDNN was asked"))
+    monkeypatch.setattr(product._OneDNN, "apply", lambda *args: pytest.fail("oneDNN was asked"))
     x, w = torch.randn(2, 4), torch.randn(3, 4)
     if case == "float64":
         assert torch.equal(onednn(x.double(), w.double()), F.linear(x.double(), w.double()))
@@ -212,7 +227,10 @@ def test_onednn_leaves_what_it_cannot_do_to_the_plain_product(monkeypatch, case)
             assert onednn(x, w).dtype == torch.bfloat16
     elif case == "meta":
         assert onednn(x.to("meta"), w.to("meta")).shape == (2, 3)
+    elif case == "torch.func":
+        assert torch.equal(torch.func.vmap(onednn, (0, None))(x, w), torch.func.vmap(F.linear, (0, None))(x, w))
     else:
+        x, w = x.double(), w.double()
         assert torch.equal(torch.compile(onednn, backend="eager", fullgraph=True)(x, w), F.linear(x, w))
 
 

@@ -7,8 +7,9 @@ import torch
 
 from onehop.model import build
 from onehop.parts import linear
-from onehop.parts.linear import Linear, is_packed, multiply_by, onednn, pack
+from onehop.parts.linear import Linear, is_packed, multiply_by, pack
 from onehop.parts.lora import Adapted, LowRank, adapt, adapters_of, added, fresh, merge, merged_weights
+from onehop.parts.product import onednn
 from tests.small_models import CONFIGS, VOCABULARY, small_model
 
 TOKENS = torch.arange(2 * 9).reshape(2, 9) * 5 % VOCABULARY

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 
 from onehop.base.errors import ConfigError
 from onehop.model import build
-from onehop.parts.linear import Linear, onednn
+from onehop.parts.linear import Linear
+from onehop.parts.product import onednn
 from onehop.training import setup
 from onehop.training.setup import pick_device, pick_precision, pick_product
 from tests.small_models import decoder

@@ -65,7 +65,7 @@ def test_a_run_of_another_kind_than_is_planned_tells_no_account(tmp_path):
 
 def test_watching_a_step_changes_nothing(tmp_path, monkeypatch):
     seen = [step.loss for step in onehop.steps(recipe(tmp_path))]
-    monkeypatch.setattr(tracked.Tracked, "step", lambda self, take, *, packed: take())
+    monkeypatch.setattr(tracked.Tracked, "step", lambda self, take, **told: take())
     assert [step.loss for step in onehop.steps(recipe(tmp_path), fresh=True)] == seen
 
 
