@@ -4,7 +4,9 @@ All take the same batches, loss, clipping and fused AdamW, and take turns, so th
 medians over the turns; in 16 bits too where the processor has them. onehop builds two models: one of GPT-2's parts,
 beside Hugging Face's GPT-2 class and `plain` (nanoGPT's arithmetic, written down once more: a GPT-2 block of F.linear,
 F.layer_norm and SDPA); one of Llama's, beside Hugging Face's Llama class and, where they are installed, LitGPT and
-x-transformers. Writes benchmarks/results/train_cpu.json. Needs the extra `dev` (transformers).
+x-transformers. Where there is a C++ compiler, both of ours, `plain` and LitGPT run through torch.compile too: ours as
+in a long run on a CPU, LitGPT's as its own pretraining does. Writes benchmarks/results/train_cpu.json. Needs the
+extra `dev` (transformers).
 
 python benchmarks/train_cpu.py [--sizes small,middle,large] [--rounds 7] [--threads 2]
 """
@@ -32,6 +34,9 @@ from onehop.cost.flops import TRAINING
 from onehop.cost.planned import Plan
 from onehop.data.loader import Batch
 from onehop.machine.here import processor
+from onehop.model.compiler import no_compiler
+from onehop.training.compiled import Compiled
+from onehop.training.loss import batch_loss
 from onehop.training.optimizer import make_optimizer
 from onehop.training.setup import has_native_bf16, pick_product
 from onehop.training.speed import measure_peak
@@ -77,7 +82,9 @@ def of_size(name: str, rounds: int) -> dict:
     """Tokens per second in each precision; how far onehop is ahead of those of the same parts, and of plain float32."""
     size = SIZES[name]
     torch.manual_seed(0)
-    contestants = {who: build(size) for who, (build, needs) in CONTESTANTS.items() if needs is None or find_spec(needs)}
+    able = no_compiler(torch.device("cpu")) is None
+    there = {who: build for who, (build, needs) in CONTESTANTS.items() if needs is None or find_spec(needs)}
+    contestants = {who: build(size) for who, build in there.items() if able or not who.endswith(COMPILED)}
     times = measured(contestants, size, rounds=rounds)
     found: dict = {"shape": vars(size)}
     for precision, dtype in PRECISIONS.items():
@@ -85,14 +92,15 @@ def of_size(name: str, rounds: int) -> dict:
         ahead = {
             who: {other: ahead_of(times, (who, precision), (other, precision)) for other in others if other in rates}
             for who, others in OURS.items()
+            if who in rates
         }
         found[precision] = {"tokens_per_second": {who: round(rate, 1) for who, rate in rates.items()}, "ahead": ahead}
-        found[precision] |= shares(size, dtype, {who: rates[who] for who in OURS})
+        found[precision] |= shares(size, dtype, {who: rates[who] for who in ahead})
         print(name, precision, *(f"{who} {rate:.0f}" for who, rate in rates.items()), sep=", ")
         for who, others in ahead.items():
             print(f"  {who} over", *(f"{other} {ratio:.2f}" for other, ratio in others.items()), flush=True)
     if HALF in PRECISIONS:
-        found["16 bits over plain float32"] = {who: ahead_of(times, (who, HALF), ("plain", "float32")) for who in OURS}
+        found["16 bits over plain float32"] = {who: ahead_of(times, (who, HALF), ("plain", "float32")) for who in ahead}
         print("  16 bits over plain float32:", found["16 bits over plain float32"])
     return found
 
@@ -101,7 +109,7 @@ def shares(size: Size, dtype: torch.dtype, rates: dict[str, float]) -> dict:
     """FLOP/s of the largest products that this machine was measured to reach, and onehop's share of them (MFU)."""
     peak = measure_peak(torch.device("cpu"), dtype)
     assert peak is not None, "a CPU has a clock"
-    flops = {who: TRAINING * Plan(SHAPES[who](size)).flops(new=size.context).seen / size.context for who in OURS}
+    flops = {who: TRAINING * Plan(SHAPES[who](size)).flops(new=size.context).seen / size.context for who in rates}
     mfu = {who: round(flops[who] * rate / peak.flops_per_s, 3) for who, rate in rates.items()}
     return {"peak_flops_per_second": round(peak.flops_per_s), "share_of_peak": mfu}
 
@@ -146,6 +154,7 @@ def gpt2_parts(size: Size) -> ModelConfig:
     return shaped(
         size,
         norm={"kind": "layer", "bias": False},
+        final_norm={"kind": "layer", "bias": False},
         embed={"position": "learned"},
         attention={"n_heads": size.heads, "position": {"kind": "none"}},
         ffn={"kind": "plain", "d_ff": 4 * size.width, "activation": "gelu"},
@@ -161,15 +170,16 @@ def shaped(size: Size, **parts: object) -> ModelConfig:
     return ModelConfig(vocab_size=size.vocab, d_model=size.width, n_layers=size.layers, max_len=size.context, **parts)
 
 
-def ours(config: ModelConfig, size: Size) -> Step:
-    """A model trained by the step that `onehop train` takes."""
+def ours(config: ModelConfig, size: Size, *, compiled: bool = False) -> Step:
+    """A model trained by the step that `onehop train` takes; compiled: as it is in a long run."""
     cfg = TrainConfig(steps=10**6, batch_size=size.rows, lr=1e-3, warmup=100, betas=BETAS, weight_decay=DECAY)
     model = onehop.build(config).train()
     pick_product(model, torch.device("cpu"))
     optimizer = make_optimizer(model, cfg)
+    loss_of = Compiled(batch_loss, note=lambda line: None, say=print) if compiled else batch_loss
 
     def step(rows: Batch, dtype: torch.dtype) -> None:
-        training_step(model, optimizer, [rows], index=0, cfg=cfg, precision=dtype)
+        training_step(model, optimizer, [rows], index=0, cfg=cfg, precision=dtype, loss_of=loss_of)
 
     return step
 
@@ -210,8 +220,9 @@ class Plain(nn.Module):
         return F.linear(self.norm(self.blocks(x)), self.tokens.weight)
 
 
-def plain(size: Size) -> Step:
-    return theirs(Plain(size))
+def plain(size: Size, *, compiled: bool = False) -> Step:
+    model = Plain(size)
+    return theirs(model, torch.compile(model, dynamic=False) if compiled else model)
 
 
 def gpt2(size: Size) -> Step:
@@ -247,7 +258,7 @@ def llama(size: Size) -> Step:
     return theirs(model, lambda tokens: model(input_ids=tokens).logits)
 
 
-def litgpt(size: Size) -> Step:
+def litgpt(size: Size, *, compiled: bool = False) -> Step:
     """LitGPT's model with Llama's parts."""
     from litgpt.config import Config
     from litgpt.model import GPT
@@ -265,7 +276,8 @@ def litgpt(size: Size) -> Step:
         mlp_class_name="LLaMAMLP",
         intermediate_size=8 * size.width // 3,
     )
-    return theirs(GPT(config))
+    model = GPT(config)
+    return theirs(model, torch.compile(model, dynamic=False) if compiled else model)
 
 
 def x_transformers(size: Size) -> Step:
@@ -288,12 +300,19 @@ def x_transformers(size: Size) -> Step:
     model = TransformerWrapper(
         num_tokens=size.vocab, max_seq_len=size.context, use_abs_pos_emb=False, tie_embedding=True, attn_layers=layers
     )
-    return theirs(model)
+    return theirs(model, model)
 
 
+COMPILED = ", compiled"
 GPT2, LLAMA = "onehop, GPT-2's parts", "onehop, Llama's parts"
-OURS = {GPT2: ("plain", "GPT2LMHeadModel"), LLAMA: ("LlamaForCausalLM", "LitGPT", "x-transformers")}
-SHAPES = {GPT2: gpt2_parts, LLAMA: llama_parts}
+ON_GPT2, ON_LLAMA = ("plain", "GPT2LMHeadModel"), ("LlamaForCausalLM", "LitGPT", "x-transformers")
+OURS = {  # and beside whom they are put: each with those of its own parts
+    GPT2: ON_GPT2,
+    GPT2 + COMPILED: (*ON_GPT2, "plain" + COMPILED),
+    LLAMA: ON_LLAMA,
+    LLAMA + COMPILED: (*ON_LLAMA, "LitGPT" + COMPILED),
+}
+SHAPES = {who: gpt2_parts if who.startswith(GPT2) else llama_parts for who in OURS}
 CONTESTANTS: dict[str, tuple[Callable[[Size], Step], str | None]] = {
     GPT2: (lambda size: ours(gpt2_parts(size), size), None),
     LLAMA: (lambda size: ours(llama_parts(size), size), None),
@@ -302,17 +321,21 @@ CONTESTANTS: dict[str, tuple[Callable[[Size], Step], str | None]] = {
     "LlamaForCausalLM": (llama, None),
     "LitGPT": (litgpt, "litgpt"),
     "x-transformers": (x_transformers, "x_transformers"),
+    GPT2 + COMPILED: (lambda size: ours(gpt2_parts(size), size, compiled=True), None),
+    LLAMA + COMPILED: (lambda size: ours(llama_parts(size), size, compiled=True), None),
+    "plain" + COMPILED: (lambda size: plain(size, compiled=True), None),
+    "LitGPT" + COMPILED: (lambda size: litgpt(size, compiled=True), "litgpt"),
 }
 
 
-def theirs(model: nn.Module, logits_of: Callable[[Tensor], Tensor] | None = None) -> Step:
+def theirs(model: nn.Module, logits_of: Callable[[Tensor], Tensor]) -> Step:
     """The same step around another model."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=BETAS, weight_decay=DECAY, fused=True)
 
     def step(rows: Batch, dtype: torch.dtype) -> None:
         with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
-            logits = (logits_of or model)(rows.tokens)
+            logits = logits_of(rows.tokens)
             loss = F.cross_entropy(logits.flatten(0, 1).float(), rows.targets.flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
