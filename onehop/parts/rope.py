@@ -59,12 +59,11 @@ class Rope(PositionScheme):
         else:
             freq = self._fixed.on(at.device)  # (width/2,)
         angle = at.unsqueeze(-1).to(exact) * freq.to(exact)  # (B, T, width/2)
-        cos, sin = angle.cos(), angle.sin()
-        if self.attention_factor != 1.0:
-            cos, sin = cos * self.attention_factor, sin * self.attention_factor
         kept = torch.float64 if dtype == torch.float64 else torch.float32
-        cos, sin = cos.to(kept), sin.to(kept)
-        return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+        both: tuple[Tensor, Tensor] = (in_graphs if torch.compiler.is_compiling() else _cos_sin)(
+            angle, self.attention_factor, kept
+        )
+        return both
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Vectors (B, T, H, D) turned by angles (B, T, width) -> (B, T, H, D); computed in cos's dtype."""
@@ -81,6 +80,26 @@ class Rope(PositionScheme):
         if self._stretch is None:
             return plain
         return self._stretch.inv_freq(self.cfg.scaling, plain, theta=self.cfg.theta, length=length)
+
+
+def _cos_sin(angle: Tensor, factor: float, kept: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The cos and sin of both dims of each pair, the first one's sin negative, times `factor`, in the dtype `kept`."""
+    cos, sin = angle.cos(), angle.sin()
+    if factor != 1.0:
+        cos, sin = cos * factor, sin * factor
+    cos, sin = cos.to(kept), sin.to(kept)
+    return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+
+
+# For the compiler one operation that it calls as it is: it would take a cosine again wherever one is read, in each
+# layer and in backward, number by number.
+in_graphs = torch.library.custom_op("onehop::cos_sin", _cos_sin, mutates_args=())
+
+
+@in_graphs.register_fake
+def _(angle: Tensor, factor: float, kept: torch.dtype) -> tuple[Tensor, Tensor]:
+    shape = (*angle.shape[:-1], 2 * angle.size(-1))
+    return angle.new_empty(shape, dtype=kept), angle.new_empty(shape, dtype=kept)
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from onehop.config.position import DynamicScaling, LinearScaling, LongRopeScalin
 from onehop.parts.attention import GroupedQueryAttention
 from onehop.parts.cache import Cache
 from onehop.parts.places import Places
-from onehop.parts.rope import Rope
+from onehop.parts.rope import Rope, in_graphs
 from onehop.parts.step import Step
 
 F64 = torch.float64
@@ -235,3 +235,20 @@ def test_the_gradient_of_a_turn_is_the_turn_back():
     (gradient,) = torch.autograd.grad(rope.rotate(x, cos, sin), x, up)
     with torch.no_grad():
         assert torch.equal(gradient, rope.rotate(up, cos, -sin))
+
+
+@pytest.mark.parametrize("scaling", [None, LONGROPE, DynamicScaling(factor=2.0, original_max_len=4)])
+def test_in_a_graph_angles_are_one_operation_with_the_same_numbers(scaling):
+    """Left to the compiler, every layer would take every cosine again."""
+    rope, at = Rope(RopeConfig(width=4, scaling=scaling), 8), torch.tensor([[0, 1, 5], [2, 3, 900]])
+    length, graphs = torch.tensor([3, 901]), []
+
+    def keep(graph, inputs):
+        graphs.append([node.target for node in graph.graph.nodes])
+        return graph
+
+    given = {"dtype": torch.float32, "length": length}
+    graph = torch.compile(rope.angles, backend=keep, fullgraph=True)(at, **given)
+    assert all(torch.equal(a, b) for a, b in zip(graph, rope.angles(at, **given), strict=True))
+    assert graphs[0].count(torch.ops.onehop.cos_sin.default) == 1
+    torch.library.opcheck(in_graphs, (torch.randn(2, 3, 4, dtype=torch.float64), 1.5, torch.float32))
