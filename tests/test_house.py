@@ -38,7 +38,7 @@ def test_importing_onehop_loads_nothing_heavy():
 def test_help_is_printed_without_loading_anything_heavy():
     modules, printed = loaded_after(
         "import sys; sys.argv = ['onehop', '--help']\n"
-        "from onehop.cli.main import run\n"
+        "from onehop.__main__ import run\n"
         "try: run()\n"
         "except SystemExit: pass"
     )

@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 
 from onehop import __version__
 from onehop.base.errors import OnehopError, did_you_mean
+from onehop.base.interrupt import INTERRUPTED, leave
 
 # verb -> the module that holds it, and what it is for
 COMMANDS = {
@@ -32,12 +33,6 @@ COMMANDS = {
         "what ships with onehop: recipes, presets, corpora, models; and every key of a recipe",
     ),
 }
-INTERRUPTED = "onehop: interrupted"
-
-
-def run() -> None:
-    """The entry point of the `onehop` command."""
-    sys.exit(main(sys.argv[1:]))
 
 
 def main(words: Sequence[str]) -> int:
@@ -86,16 +81,11 @@ def _imported(module: str) -> ModuleType:
     aside = threading.current_thread() is not threading.main_thread()
     if aside or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return importlib.import_module(module)
-    before = signal.signal(signal.SIGINT, _leave)
+    before = signal.signal(signal.SIGINT, leave)
     try:
         return importlib.import_module(module)
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _leave(*_: object) -> None:
-    typer.echo(INTERRUPTED, err=True)
-    os._exit(130)
 
 
 def _help() -> str:

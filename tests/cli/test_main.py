@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 import onehop.cli.main as main_file
+from onehop import __version__
 from onehop.base.shipped import shipped, shipped_names
 from onehop.cli import listing
 from onehop.cli.common import table
@@ -275,10 +276,28 @@ def test_ctrl_c_while_a_command_is_imported_is_told_too(tmp_path):
     )
     call = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from onehop.cli import main; main.COMMANDS['list'] = ('slow', ''); main.run()"
+        "from onehop.cli import main; main.COMMANDS['list'] = ('slow', ''); main.main(['list'])"
     )
     done = subprocess.run([sys.executable, "-c", call, "list"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "onehop: interrupted\n")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_while_the_command_line_is_loaded_is_told_too_unless_it_is_ignored(ignored):
+    call = (
+        "import builtins, os, signal, sys; there = builtins.__import__; sent = []\n"
+        f"signal.signal(signal.SIGINT, signal.{'SIG_IGN' if ignored else 'default_int_handler'})\n"
+        "def slow(name, *more):\n"
+        "    if name == 'typer' and not sent: sent.append(os.kill(os.getpid(), signal.SIGINT))\n"
+        "    return there(name, *more)\n"
+        "builtins.__import__ = slow\n"
+        "from onehop.__main__ import run\n"
+        "sys.argv[1:] = ['--version']\n"
+        "run()"
+    )
+    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True)
+    told = (0, f"onehop {__version__}\n", "") if ignored else (130, "", "onehop: interrupted\n")
+    assert (done.returncode, done.stdout, done.stderr) == told
 
 
 def test_chat_tells_the_seed_that_it_drew_and_repeats_by_it(capsys, tmp_path):
@@ -299,7 +318,7 @@ def test_a_reader_that_has_gone_is_no_error(words):
     """Runs with a standard output whose other end is closed, as `| head -1` leaves it."""
     read, write = os.pipe()
     os.close(read)
-    call = "import sys; from onehop.cli.main import run; run()"
+    call = "from onehop.__main__ import run; run()"
     done = subprocess.run([sys.executable, "-c", call, *words], stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
