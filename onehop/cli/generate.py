@@ -38,7 +38,9 @@ def generate(
     stop: o.Stop = None,
     seed: o.Seed = None,
     ignore_eos: o.IgnoreEos = False,
-    alternatives: Annotated[int | None, typer.Option(help="print each token's probability and its n rivals")] = None,
+    alternatives: Annotated[
+        int | None, typer.Option(min=0, help="print each token's probability and its n rivals")
+    ] = None,
     dtype: o.DType = None,
     device: o.Device = "cpu",
     kernel: o.KernelName = "auto",
