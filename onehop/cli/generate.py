@@ -21,6 +21,9 @@ from onehop.text.tokenizer import Tokenizer
 from onehop.weights.open import Check
 
 app = new_app()
+Alternatives = Annotated[
+    int | None, typer.Option("--alternatives", min=0, help="print each token's probability and its n rivals")
+]
 
 
 @app.command()
@@ -38,9 +41,7 @@ def generate(
     stop: o.Stop = None,
     seed: o.Seed = None,
     ignore_eos: o.IgnoreEos = False,
-    alternatives: Annotated[
-        int | None, typer.Option(min=0, help="print each token's probability and its n rivals")
-    ] = None,
+    alternatives: Alternatives = None,
     dtype: o.DType = None,
     device: o.Device = "cpu",
     kernel: o.KernelName = "auto",

@@ -1,7 +1,6 @@
 """What `onehop plan --measure` measures, and where it is kept: this machine's rates at onehop's own work."""
 
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from onehop.config.model import ModelConfig
 from onehop.config.recipe import TrainConfig
 from onehop.cost.activations import Run
 from onehop.cost.devices import RATES, Device, Pace
-from onehop.cost.roofline import Work
+from onehop.cost.roofline import Phase, Work, orthogonal_flops
 from onehop.cost.serving import InferencePlan
 from onehop.cost.weights import weights
 from onehop.data.loader import Batch
@@ -24,6 +23,7 @@ from onehop.machine.measure import (
     attention_rates,
     function_rates,
     linear_rates,
+    moving_seconds,
     pass_bandwidth,
     peak,
     read_bandwidth,
@@ -32,13 +32,18 @@ from onehop.machine.measure import (
 from onehop.model.build import build, torch_dtype
 from onehop.parts.attend import attend
 from onehop.parts.linear import Linear, pack
+from onehop.training.muon import Muon
 from onehop.training.optimizer import make_optimizer
 from onehop.training.setup import computing, has_native_bf16, pick_product, product_for
 from onehop.training.step import training_step
 
-# What is measured at: widths w of linear maps from w to 2 · w, widths of heads, and tokens that attend to each other.
+# What is measured at: widths w of linear maps from w to 2 · w, widths of heads, tokens that attend to each other, and
+# the shorter sides of matrices that Muon moves.
 WIDTHS, TRAINED_WIDTHS, HEAD_WIDTHS, LENGTHS = (256, 1024), (128, 384, 1024), (32, 64, 128), (64, 256, 1024)
-REFERENCES = ((384, 5), (896, 3))  # d_model and layers of models that are measured whole
+SIDES = (64, 128, 384, 1024)
+REFERENCES = ((128, 6, 512), (384, 5, 2048), (896, 3, 2048))  # d_model, layers and ids of models measured whole
+LEAST = 0.85  # of its time alone is what a part takes in a model: there it runs no quicker, but for noise
+TURNS = 200  # of a fit of two numbers
 LAYERS = 8  # of the tiny model whose layers cost next to no arithmetic
 
 
@@ -68,11 +73,13 @@ def measure(machine: Machine, *, bench: Bench, report: Callable[[str], None], sm
     where = f"{machine.processor}, {threads} thread{'s' * (threads != 1)}, measured"
     parts = Device("this machine", float(machine.memory), bandwidth, flops, where, "cpu", pace)
     wholes: dict[str, dict[str, float]] = {}
+    passed: dict[str, dict[str, float]] = {}
     for dtype in dtypes:
         report(f"whole models in {dtype}")
+        name = str(dtype).removeprefix("torch.")
         for phase, times in _wholes(bench, dtype, parts, small).items():
-            wholes.setdefault(phase, {})[str(dtype).removeprefix("torch.")] = times
-    return replace(parts, pace=replace(pace, whole=wholes))
+            wholes.setdefault(phase, {})[name], passed.setdefault(phase, {})[name] = times
+    return replace(parts, pace=replace(pace, whole=wholes, passed=passed))
 
 
 def _rates(bench: Bench, dtype: torch.dtype, small: int) -> dict[str, dict[int, dict[int, float]]]:
@@ -85,7 +92,19 @@ def _rates(bench: Bench, dtype: torch.dtype, small: int) -> dict[str, dict[int, 
     for width in HEAD_WIDTHS:
         pairs = [attention_rates(bench, dtype, attend, length=n // small, d_head=width) for n in LENGTHS]
         forward[width], backward[width] = (dict(zip(LENGTHS, each, strict=True)) for each in zip(*pairs, strict=True))
-    return dict(zip(RATES, (linear, trained, forward, backward), strict=True))
+    moved = {side: _orthogonal(bench, dtype, side // small) for side in SIDES}
+    return dict(zip(RATES, (linear, trained, forward, backward, moved), strict=True))
+
+
+def _orthogonal(bench: Bench, dtype: torch.dtype, short: int) -> dict[int, float]:
+    """FLOP/s of a step of Muon over matrices with that shorter side, by the longer one."""
+    taken = moving_seconds(bench, partial(_moving, dtype), short=short)
+    return {long: orthogonal_flops(short, long) / seconds for long, seconds in taken.items()}
+
+
+def _moving(dtype: torch.dtype, matrices: Sequence[Tensor]) -> Callable[[], None]:
+    """A step of Muon, which moves next to nothing, so that it can be repeated."""
+    return Muon([{"params": list(matrices)}], lr=1e-9, dtype=dtype).step
 
 
 def _prepared(weight: Tensor) -> Callable[[Tensor], Tensor]:
@@ -117,20 +136,40 @@ def _layers(bench: Bench, dtype: torch.dtype) -> dict[str, float]:
     return {phase: taken / LAYERS for phase, taken in found.items()}
 
 
-def _wholes(bench: Bench, dtype: torch.dtype, parts: Device, small: int) -> dict[str, float]:
-    """How many times the sum of its parts a whole model takes, by phase: what no part that runs alone can show."""
-    ratios: dict[str, list[float]] = {}
+def _wholes(bench: Bench, dtype: torch.dtype, parts: Device, small: int) -> dict[str, tuple[float, float]]:
+    """How many times the sums of its parts a whole model takes, by phase: what no part that runs alone can show."""
+    found: dict[str, list[tuple[Phase, float]]] = {}
     name, length = str(dtype).removeprefix("torch."), 256 // small
-    for d_model, n_layers in REFERENCES:
-        config = _gated(d_model // small, n_layers, vocab_size=2048, d_head=64 // small)
+    for d_model, n_layers, vocab_size in REFERENCES:
+        config = _gated(d_model // small, n_layers, vocab_size=vocab_size, d_head=64 // small)
         work = Work(config, weights(config), parts)
         asked = InferencePlan(context=length, dtype=name)
         summed = {
             "decode": work.decode(asked), "prefill": work.prefill(asked), "training": work.train(Run(4, length, name)),
         }  # fmt: skip
         for phase, taken in _phases(bench, config, dtype, rows=4, length=length).items():
-            ratios.setdefault(phase, []).append(taken / summed[phase].seconds)
-    return {phase: statistics.geometric_mean(found) for phase, found in ratios.items()}
+            found.setdefault(phase, []).append((summed[phase], taken))
+    return {phase: fitted(pairs) for phase, pairs in found.items()}
+
+
+def fitted(pairs: Sequence[tuple[Phase, float]]) -> tuple[float, float]:
+    """How many times what is multiplied, and what goes number by number, models take: phases with seconds measured.
+
+    Least squares of the relative errors, neither below `LEAST`, by turns until both stand still.
+    """
+    p = [(phase.seconds - phase.passed_s) / taken for phase, taken in pairs]
+    e = [phase.passed_s / taken for phase, taken in pairs]
+    products = passing = 1.0
+    for _ in range(TURNS):
+        products = _best(p, e, passing)
+        passing = _best(e, p, products) if any(e) else 1.0
+    return products, passing
+
+
+def _best(own: Sequence[float], other: Sequence[float], times: float) -> float:
+    """The factor of `own` that brings it, beside `other` so many times, nearest to 1."""
+    left = sum(x * (1.0 - times * y) for x, y in zip(own, other, strict=True))
+    return max(LEAST, left / sum(x * x for x in own))
 
 
 def _phases(bench: Bench, config: ModelConfig, dtype: torch.dtype, *, rows: int, length: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ from onehop.base.errors import ConfigError, did_you_mean
 
 TERA, GIGA = 1e12, 1e9
 Rates = Mapping[str, Mapping[int, Mapping[int, float]]]  # FLOP/s by type of number, width and length
-RATES = ("linear", "trained", "attention", "attention_back")
+RATES = ("linear", "trained", "attention", "attention_back", "orthogonal")
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,24 @@ class Pace:
 
     `linear`: FLOP/s of a linear map from w to 2 · w in inference, by type, width w and number of rows, its weight not
     in a cache; `trained`: of a training step's three products. `attention`, `attention_back`: of fused causal attention
-    and of its gradient, by type, width of a head and number of tokens.
+    and of its gradient, by type, width of a head and number of tokens. `orthogonal`: of a step of Muon, by type and the
+    shorter and longer side of its matrices.
     `passes`: bytes/s of operations number by number. `functions`: numbers/s through an activation function, forward and
     back. `per_layer`: seconds that a layer takes beside its arithmetic, by phase (decode, prefill, training) and type.
-    `whole`: how many times the sum of all these a model was measured to take, by phase and type.
+    `whole`: how many times its products, attention and layers' costs a model was measured to take, by phase and type;
+    `passed`: and how many times its passes number by number.
     """
 
     linear: Rates
     trained: Rates
     attention: Rates
     attention_back: Rates
+    orthogonal: Rates
     passes: float
     functions: Mapping[str, float]
     per_layer: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     whole: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    passed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def _gpu(
@@ -137,6 +141,7 @@ def to_dict(found: Device) -> dict[str, Any]:
             "functions": dict(p.functions),
             "per_layer": {phase: dict(by) for phase, by in p.per_layer.items()},
             "whole": {phase: dict(by) for phase, by in p.whole.items()},
+            "passed": {phase: dict(by) for phase, by in p.passed.items()},
         }
     return out
 
@@ -169,6 +174,7 @@ LIKE: dict[str, Any] = {
 }
 LIKE_PACE: dict[str, Any] = {
     "passes": float, "functions": {"": float}, "per_layer": {"": {"": float}}, "whole": {"": {"": float}},
+    "passed": {"": {"": float}},
 }  # fmt: skip
 
 

@@ -3,12 +3,12 @@
 For a device of the table this is a bound that nothing beats: its maker's figures, with nothing lost. For a machine that
 was measured the parts are added: products at the rate they were measured to have at this number of rows, attention,
 activation functions, what goes number by number, and what a layer costs beside its arithmetic. Models that were
-measured whole say how many times that sum a model takes.
+measured whole say how many times its products and its passes over numbers a model takes.
 """
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onehop.config.ffn import MoEConfig
@@ -31,13 +31,18 @@ TOUCHED = 3  # times that a kept number is read or written: by its product, by i
 
 @dataclass(frozen=True)
 class Phase:
-    """One pass: how many tokens it makes or reads, and seconds: in all, and of each thing that may bound them."""
+    """One pass: how many tokens it makes or reads, and seconds: in all, and of each thing that may bound them.
+
+    On a machine that was measured `besides_s` is what layers cost beside arithmetic, `passed_s` what goes number by
+    number, both part of `seconds`.
+    """
 
     tokens: int
     seconds: float
     compute_s: float
     memory_s: float
     besides_s: float = 0.0
+    passed_s: float = 0.0
 
     @property
     def tokens_per_s(self) -> float:
@@ -93,16 +98,23 @@ class Work:
         seconds += self._looked(pace.attention, plan.dtype, whole, plan.batch)
         passed = READ * self._made(whole, Run(plan.batch, length, plan.computes))
         curves = plan.batch * _bent_in(self.config, whole)
-        seconds += passed / pace.passes + curves / pace.functions["forward"]
-        return self._added(found, seconds, "prefill", plan.dtype)
+        passing = passed / pace.passes + curves / pace.functions["forward"]
+        return self._added(found, seconds, "prefill", plan.dtype, passing=passing)
 
     def train(self, run: Run, *, micro_batches: int = 1, recompute: str = "none", optimizer: str = "adamw") -> Phase:
         """One optimizer step over `micro_batches` passes; blocks may be computed again on the way back."""
         found = self._passes(run, micro_batches, recompute)
         if optimizer != "muon":
             return found
-        moving = muon_flops(self.weights) / self.device.peak("bfloat16" if run.precision == "bfloat16" else "float32")
-        return replace(found, seconds=found.seconds + moving, compute_s=found.compute_s + moving)
+        dtype = "bfloat16" if run.precision == "bfloat16" else "float32"
+        bound = moving = muon_flops(self.weights) / self.device.peak(dtype)
+        if self.device.pace is not None:
+            rates = self.device.pace.orthogonal
+            moving = sum(
+                n * orthogonal_flops(short, long) / rate_at(rates, dtype, short, long)
+                for short, long, n in _moved(self.weights)
+            )
+        return replace(found, seconds=found.seconds + moving, compute_s=found.compute_s + bound)
 
     def _passes(self, run: Run, micro_batches: int, recompute: str) -> Phase:
         """Forward and backward, and AdamW's pass over its numbers."""
@@ -126,11 +138,11 @@ class Work:
             seconds += (times > 0) * self._looked(pace.attention, run.precision, passed, run.rows)
         seconds += 2 * self._looked(pace.attention_back, run.precision, whole, run.rows)
         seconds *= micro_batches
-        seconds += (kept + logits) / pace.passes + ADAMW_BYTES * total / self.device.bandwidth
+        passing = (kept + logits) / pace.passes + ADAMW_BYTES * total / self.device.bandwidth
         curves = tokens * (bent(self.config) + self.config.need_vocab())  # those of the logits are softmax's
-        seconds += curves * sum(1 / rate for rate in pace.functions.values())
-        seconds += (recompute != "none") * tokens * bent(self.config) / pace.functions["forward"]
-        return self._added(found, seconds, "training", run.precision, times=micro_batches)
+        passing += curves * sum(1 / rate for rate in pace.functions.values())
+        passing += (recompute != "none") * tokens * bent(self.config) / pace.functions["forward"]
+        return self._added(found, seconds, "training", run.precision, passing=passing, times=micro_batches)
 
     def _multiplied(self, rates: Rates, dtype: str, step: Pass, rows: int) -> float:
         """Seconds that the products of one pass of `rows` rows take."""
@@ -149,14 +161,19 @@ class Work:
         compute, memory = flops / self.device.peak(dtype), moved / self.device.bandwidth
         return Phase(tokens, max(compute, memory), compute, memory)
 
-    def _added(self, bound: Phase, seconds: float, phase: str, dtype: str, *, times: int = 1) -> Phase:
-        """The sum of what was measured, as many times as a whole model takes it, in place of the bound."""
-        assert self.device.pace is not None
+    def _added(
+        self, bound: Phase, seconds: float, phase: str, dtype: str, *, passing: float = 0.0, times: int = 1
+    ) -> Phase:
+        """The sum of what was measured, each as many times as whole models take it, in place of the bound."""
+        pace = self.device.pace
+        assert pace is not None
         encodes = self.config.encoder is not None and phase != "decode"
         layers = sum(stack.n_layers for stack in _stacks(self.config)[: 1 + encodes])
-        whole = _of(self.device.pace.whole.get(phase, {}), dtype, none=1.0)
-        besides = whole * times * layers * _of(self.device.pace.per_layer.get(phase, {}), dtype, none=0.0)
-        return Phase(bound.tokens, whole * seconds + besides, bound.compute_s, bound.memory_s, besides)
+        whole, passed = (_of(by.get(phase, {}), dtype, none=1.0) for by in (pace.whole, pace.passed))
+        besides = whole * times * layers * _of(pace.per_layer.get(phase, {}), dtype, none=0.0)
+        passing *= passed
+        total = whole * seconds + passing + besides
+        return Phase(bound.tokens, total, bound.compute_s, bound.memory_s, besides, passing)
 
     def _size(self, plan: InferencePlan) -> float:
         """Bytes of a number of the weights; in a file of several types, on average."""
@@ -207,15 +224,20 @@ def _stacks(config: ModelConfig) -> list[StackConfig]:
 
 
 def muon_flops(weights: Sequence[Weight]) -> float:
-    """FLOPs by which Muon orthogonalises each hidden matrix X, no taller than wide (Jordan et al. 2024).
+    """FLOPs by which Muon orthogonalises all hidden matrices (Jordan et al. 2024)."""
+    return sum(n * orthogonal_flops(short, long) for short, long, n in _moved(weights))
 
-    Each round takes X·Xᵀ, its square, and a product with X.
-    """
-    total = 0.0
+
+def _moved(weights: Sequence[Weight]) -> Iterator[tuple[int, int, int]]:
+    """What Muon moves: the shorter and longer side of its matrices, and how many there are."""
     for w in hidden_matrices(weights):
         short, long = sorted(w.shape[-2:])
-        total += w.size / (short * long) * NEWTON_SCHULZ * (4.0 * short**2 * long + 2.0 * short**3)
-    return total
+        yield short, long, w.size // (short * long)
+
+
+def orthogonal_flops(short: int, long: int) -> float:
+    """FLOPs by which a matrix X (short, long) is made orthogonal: rounds of X·Xᵀ, its square, and a product with X."""
+    return NEWTON_SCHULZ * (4.0 * short**2 * long + 2.0 * short**3)
 
 
 def rate_at(rates: Rates, dtype: str, width: float, length: float) -> float:

@@ -162,3 +162,20 @@ def attention_rates(
 
     backward = max(bench.seconds(both) - forward, 1e-9)
     return seen / forward, 2 * seen / backward
+
+
+def moving_seconds(
+    bench: Bench, step_of: Callable[[Sequence[Tensor]], Callable[[], Any]], *, short: int, numbers: int = 1 << 20
+) -> dict[int, float]:
+    """Seconds that an optimizer takes for a matrix (short, long), by long; `step_of(matrices)` moves many at once.
+
+    As many as come to `numbers`, and one at least.
+    """
+    found = {}
+    for long in (short, 3 * short):
+        n = max(1, numbers // (short * long))
+        matrices = [torch.randn(short, long, device=bench.device).requires_grad_() for _ in range(n)]
+        for each in matrices:
+            each.grad = torch.randn_like(each)
+        found[long] = bench.seconds(step_of(matrices)) / n
+    return found

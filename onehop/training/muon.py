@@ -21,7 +21,8 @@ SCALE = 0.2  # what AdamW's steps have as their root mean square (Liu et al. 202
 class Muon(torch.optim.Optimizer):
     """Muon for matrices (d_out, d_in) and for stacks of them (E, d_out, d_in), one matrix after another.
 
-    Steps are scaled to AdamW's size, so that one learning rate serves both.
+    Steps are scaled to AdamW's size, so that one learning rate serves both. In a stack a matrix whose gradient is zero,
+    an expert that no token visited, does not move: its momentum fades, but a step has one size whatever the momentum's.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, lr: float, dtype: torch.dtype):
@@ -43,6 +44,8 @@ class Muon(torch.optim.Optimizer):
                 for matrix, gradient, momentum in zip(*stacks, strict=True):
                     momentum.lerp_(gradient, 1 - MOMENTUM)
                     update = orthogonal(gradient.lerp(momentum, MOMENTUM), self.dtype)
+                    if p.dim() == 3:
+                        update = update * gradient.any()
                     matrix.mul_(1 - group["lr"] * group["weight_decay"])
                     matrix.add_(update, alpha=-group["lr"] * SCALE * max(matrix.shape) ** 0.5)
 

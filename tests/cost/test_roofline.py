@@ -82,7 +82,8 @@ def test_every_device_has_figures_and_a_source():
 PACE = Pace(
     linear={"float32": {16: {1: 1e10, 64: 1e11}, 1024: {1: 2e10, 64: 2e11}}},
     trained={"float32": {64: {64: 1e11}}}, attention={"float32": {32: {64: 1e11}}},
-    attention_back={"float32": {32: {64: 1e11}}}, passes=1e10, functions={"forward": 1e9, "back": 2e9},
+    attention_back={"float32": {32: {64: 1e11}}}, orthogonal={"float32": {64: {64: 2e10}}}, passes=1e10,
+    functions={"forward": 1e9, "back": 2e9},
     per_layer={"decode": {"float32": 1e-4}, "training": {"float32": 1e-3}},
 )  # fmt: skip
 HERE = Device("here", 16e9, 4e10, {"float32": 2e11}, "measured", "cpu", PACE)
@@ -101,7 +102,7 @@ def test_a_measurement_survives_json():
         ("bandwidth", [4e10]), ("bandwidth", 0), ("memory", math.inf), ("memory", math.nan),
         ("name", 7), ("source", None),
         ("pace", []), ("pace.passes", {}), ("pace.functions", 1e9), ("pace.per_layer.decode", 1e-4),
-        ("pace.whole", "x"),
+        ("pace.whole", "x"), ("pace.passed", 1.0), ("pace.orthogonal", {}),
         ("pace.linear", {}), ("pace.linear.float32", {}), ("pace.linear.float32.16", {}),
         ("pace.linear.float32.16.1", "quick"), ("pace.linear.float32.16.0", 1e9),
     ],
@@ -194,11 +195,12 @@ def test_blocks_that_are_computed_again_take_a_forward_pass_more_and_the_head_do
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
 @pytest.mark.parametrize("where", [device("H200"), HERE], ids=["of the table", "measured"])
 def test_muon_takes_its_arithmetic_once_a_step(where, precision):
+    """At the rate that it was measured to have, or at the peak of the table."""
     config = decoder(d_model=64, n_layers=4, ffn={"kind": "gated", "d_ff": 128})
     run = Run(2, 32, precision)
     for micro in (1, 4):
         adamw, muon = (work(config, where).train(run, micro_batches=micro, optimizer=o) for o in ("adamw", "muon"))
-        expected = muon_flops(weights(config)) / where.peak(precision)
+        expected = muon_flops(weights(config)) / (where.peak(precision) if where.pace is None else 2e10)
         assert muon.seconds - adamw.seconds == pytest.approx(expected)
 
 
@@ -269,13 +271,18 @@ def test_maps_side_by_side_are_one_wider_product():
 
 
 def test_a_whole_model_takes_more_than_its_parts():
-    slow = replace(HERE, pace=replace(PACE, whole={"decode": {"float32": 1.5}, "training": {"float32": 1.25}}))
+    times = {"whole": {"decode": {"float32": 1.5}, "training": {"float32": 1.25}}}
+    slow = replace(
+        HERE, pace=replace(PACE, **times, passed={"training": {"float32": 3.0}, "prefill": {"float32": 2.0}})
+    )
     config, asked = decoder(d_model=64, n_layers=4), InferencePlan(context=64, dtype="float32")
-    for phase, times in (("decode", 1.5), ("prefill", 1.0), ("train", 1.25)):
+    for phase, mult, passing in (("decode", 1.5, 1.0), ("prefill", 1.0, 2.0), ("train", 1.25, 3.0)):
         run = Run(2, 32) if phase == "train" else asked
         parts, whole = (getattr(work(config, where), phase)(run) for where in (HERE, slow))
-        assert whole.seconds == pytest.approx(times * parts.seconds)
-        assert whole.besides_s == pytest.approx(times * parts.besides_s)
+        assert (parts.passed_s > 0) == (phase != "decode")
+        assert whole.seconds == pytest.approx(mult * (parts.seconds - parts.passed_s) + passing * parts.passed_s)
+        assert whole.besides_s == pytest.approx(mult * parts.besides_s)
+        assert whole.passed_s == pytest.approx(passing * parts.passed_s)
 
 
 def test_attention_is_as_fast_as_its_heads_and_tokens_allow():

@@ -108,6 +108,29 @@ def test_matrices_are_made_orthogonal_in_float32_as_in_bfloat16_and_better(shape
     assert torch.linalg.norm(u.T @ coarse @ vt.T - turned) > torch.linalg.norm(turned - turned.diag().diag())
 
 
+def moved(shapes, *, idle=(), seed=0):
+    """Matrices and a stack after two steps of Muon; those of `idle` have a gradient in the first one only."""
+    draw = torch.Generator().manual_seed(seed)
+    parameters = [torch.nn.Parameter(torch.randn(shape, generator=draw)) for shape in shapes]
+    optimizer = Muon([{"params": parameters, "weight_decay": 0.1}], lr=0.1, dtype=torch.float32)
+    before = None
+    for step in range(2):
+        for i, p in enumerate(parameters):
+            p.grad = torch.randn(p.shape, generator=draw)
+            if step and i in idle:
+                p.grad[1] = 0.0
+        before = [p.detach().clone() for p in parameters]
+        optimizer.step()
+    return before, parameters
+
+
+def test_an_expert_without_a_gradient_keeps_its_place_and_decays():
+    before, after = moved([(3, 6, 10)], idle=(0,))
+    assert torch.equal(after[0][1], before[0][1] * (1 - 0.1 * 0.1))
+    others, same = after[0][[0, 2]], before[0][[0, 2]]
+    assert (others - same).abs().amin(dim=(1, 2)).gt(0).all()
+
+
 def test_muon_multiplies_as_the_run_does():
     model = small_model(EXPERTS)
     for precision, dtype in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32), (torch.float32,) * 2):
