@@ -217,18 +217,34 @@ def test_the_figures_of_the_readme_are_those_of_the_results():
     assert [text for text in expected if text not in README] == []
 
 
+XEON = {  # the rows of the table, and their names there
+    "onehop, GPT-2's parts": None, "onehop, GPT-2's parts, compiled": None, "plain": "nanoGPT's arithmetic",
+    "plain, compiled": "nanoGPT's arithmetic, compiled", "GPT2LMHeadModel": "transformers' GPT-2",
+    "onehop, Llama's parts": None, "onehop, Llama's parts, compiled": None, "LlamaForCausalLM": "transformers' Llama",
+    "LitGPT": None, "LitGPT, compiled": None, "x-transformers": None,
+}  # fmt: skip
+
+
 def test_where_there_is_no_lead_the_page_says_so():
-    found = results("xeon")
-    decoding, training = found["decoding_tokens_per_second"]["float32"], found["training_tokens_per_second"]
-    text = " ".join(README.split())
-    ratio = found["ratio"]
-    told = (
-        f"{decoding['onehop']} tokens per second against {decoding['transformers']} ({ratio['decoding, float32']:.2f} ×"
-    )
-    assert told in text
-    for size in ("middle", "small"):
-        rates = f"{training[size][TRAINED[0]]:.0f} against {training[size]['plain']:.0f}"
-        assert f"{rates} ({ratio[f'training, {size}']:.2f} ×)" in text
+    decoding, text = results("decode_cpu_xeon"), " ".join(README.split())
+    speed = decoding["decoding_tokens_per_second"]["float32"]
+    told = f"{speed['onehop']} tokens per second against {speed['transformers']}"
+    assert f"{told} ({decoding['ratio']['decoding, float32']:.2f} ×" in text
+    sizes = [size["float32"] for size in results("train_cpu_xeon")["sizes"].values()]
+    for who, name in XEON.items():
+        cells = " | ".join(f"{size['tokens_per_second'][who]:.0f}" for size in sizes)
+        assert f"| {name or who} | {cells} |" in README
+
+    def ratios(one, other):
+        a, b, c = (f"{size['ahead'][one][other]:.2f}" for size in sizes)
+        return f"{a}, {b} and {c} ×"
+
+    gpt2, llama, compiled = "onehop, GPT-2's parts", "onehop, Llama's parts", ", compiled"
+    assert f"take {ratios(gpt2, 'plain')} the speed of nanoGPT's" in text
+    assert f"compiled {ratios(gpt2 + compiled, 'plain')}; its Llama parts" in text
+    other = ratios(llama + compiled, "LlamaForCausalLM")
+    assert f"{ratios(llama, 'LlamaForCausalLM')} that of transformers' Llama, compiled {other}" in text
+    assert f"compiled {ratios(llama + compiled, 'LitGPT' + compiled)} that of LitGPT compiled" in text
 
 
 def test_the_half_hour_is_that_of_the_results_and_its_recipe_ships():
