@@ -43,7 +43,7 @@ WIDTHS, TRAINED_WIDTHS, HEAD_WIDTHS, LENGTHS = (256, 1024), (128, 384, 1024), (3
 SIDES = (64, 128, 384, 1024)
 REFERENCES = ((128, 6, 512), (384, 5, 2048), (896, 3, 2048))  # d_model, layers and ids of models measured whole
 LEAST = 0.85  # of its time alone is what a part takes in a model: there it runs no quicker, but for noise
-TURNS = 200  # of a fit of two numbers
+FINE = 1e-6  # where a fit ends
 LAYERS = 8  # of the tiny model whose layers cost next to no arithmetic
 
 
@@ -155,21 +155,19 @@ def _wholes(bench: Bench, dtype: torch.dtype, parts: Device, small: int) -> dict
 def fitted(pairs: Sequence[tuple[Phase, float]]) -> tuple[float, float]:
     """How many times what is multiplied, and what goes number by number, models take: phases with seconds measured.
 
-    Least squares of the relative errors, neither below `LEAST`, by turns until both stand still.
+    The least squares of the errors in speed, neither below `LEAST`, by ever smaller steps.
     """
-    p = [(phase.seconds - phase.passed_s) / taken for phase, taken in pairs]
-    e = [phase.passed_s / taken for phase, taken in pairs]
-    products = passing = 1.0
-    for _ in range(TURNS):
-        products = _best(p, e, passing)
-        passing = _best(e, p, products) if any(e) else 1.0
-    return products, passing
 
+    def off(times: tuple[float, float]) -> float:
+        planned = [times[0] * (phase.seconds - phase.passed_s) + times[1] * phase.passed_s for phase, _ in pairs]
+        return sum((taken / seconds - 1.0) ** 2 for seconds, (_, taken) in zip(planned, pairs, strict=True))
 
-def _best(own: Sequence[float], other: Sequence[float], times: float) -> float:
-    """The factor of `own` that brings it, beside `other` so many times, nearest to 1."""
-    left = sum(x * (1.0 - times * y) for x, y in zip(own, other, strict=True))
-    return max(LEAST, left / sum(x * x for x in own))
+    best, step = (1.0, 1.0), 0.5
+    while step > FINE:
+        ways = [max(LEAST, best[0] * f) for f in (1.0, 1 + step, 1 / (1 + step))]
+        found = min(((x, max(LEAST, best[1] * f)) for x in ways for f in (1.0, 1 + step, 1 / (1 + step))), key=off)
+        best, step = found, step if off(found) < off(best) else step / 2
+    return best
 
 
 def _phases(bench: Bench, config: ModelConfig, dtype: torch.dtype, *, rows: int, length: int) -> dict[str, float]:
