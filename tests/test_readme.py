@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import re
 import shlex
 import tomllib
@@ -215,6 +216,16 @@ def test_the_figures_of_the_readme_are_those_of_the_results():
     expected.append(f"1.919 after {min(first[1:]):.0f} to {max(first[1:]):.0f} seconds, and 1.80 after")
     expected.append(f"{min(ours[0][1:]):.0f} to {max(ours[0][1:]):.0f};")
     assert [text for text in expected if text not in README] == []
+
+
+def test_the_planners_errors_are_those_of_the_results():
+    found, text = results("plan_accuracy"), " ".join(README.split())
+    memory = max(abs(row["error"]) for row in found["training"] + found["inference"])
+    times = max(abs(row["error"]) for row in found["time"]["rows"])
+    models = len(found["time"]["rows"]) // 3
+    assert f"off by at most {math.ceil(100 * memory)} % from what was tracked over" in text
+    assert models == 8
+    assert f"decoding eight models were off by at most {math.ceil(100 * times)} %, in float32 on two cores" in text
 
 
 XEON = {  # the rows of the table, and their names there
