@@ -5,7 +5,7 @@ medians over the turns; in 16 bits too where the processor has them. onehop buil
 beside Hugging Face's GPT-2 class and `plain` (nanoGPT's arithmetic, written down once more: a GPT-2 block of F.linear,
 F.layer_norm and SDPA); one of Llama's, beside Hugging Face's Llama class and, where they are installed, LitGPT and
 x-transformers. Where there is a C++ compiler, both of ours, `plain` and LitGPT run through torch.compile too: ours as
-in a long run on a CPU, LitGPT's as its own pretraining does. Writes benchmarks/results/train_cpu.json. Needs the
+`train.compile` does, LitGPT's as its own pretraining does. Writes benchmarks/results/train_cpu.json. Needs the
 extra `dev` (transformers).
 
 python benchmarks/train_cpu.py [--sizes small,middle,large] [--rounds 7] [--threads 2]
@@ -171,7 +171,7 @@ def shaped(size: Size, **parts: object) -> ModelConfig:
 
 
 def ours(config: ModelConfig, size: Size, *, compiled: bool = False) -> Step:
-    """A model trained by the step that `onehop train` takes; compiled: as it is in a long run."""
+    """A model trained by the step that `onehop train` takes; compiled: by `train.compile`."""
     cfg = TrainConfig(steps=10**6, batch_size=size.rows, lr=1e-3, warmup=100, betas=BETAS, weight_decay=DECAY)
     model = onehop.build(config).train()
     pick_product(model, torch.device("cpu"))
@@ -221,8 +221,8 @@ class Plain(nn.Module):
 
 
 def plain(size: Size, *, compiled: bool = False) -> Step:
-    model = Plain(size)
-    return theirs(model, torch.compile(model, dynamic=False) if compiled else model)
+    """Compiled with its loss, which nanoGPT's forward holds."""
+    return theirs(Plain(size), whole_graph=compiled)
 
 
 def gpt2(size: Size) -> Step:
@@ -259,7 +259,7 @@ def llama(size: Size) -> Step:
 
 
 def litgpt(size: Size, *, compiled: bool = False) -> Step:
-    """LitGPT's model with Llama's parts."""
+    """LitGPT's model with Llama's parts, its head tied as in the others; compiled without the loss, as it does."""
     from litgpt.config import Config
     from litgpt.model import GPT
 
@@ -275,8 +275,10 @@ def litgpt(size: Size, *, compiled: bool = False) -> Step:
         norm_class_name="RMSNorm",
         mlp_class_name="LLaMAMLP",
         intermediate_size=8 * size.width // 3,
+        parallel_residual=False,
     )
     model = GPT(config)
+    model.lm_head.weight = model.transformer.wte.weight
     return theirs(model, torch.compile(model, dynamic=False) if compiled else model)
 
 
@@ -300,7 +302,7 @@ def x_transformers(size: Size) -> Step:
     model = TransformerWrapper(
         num_tokens=size.vocab, max_seq_len=size.context, use_abs_pos_emb=False, tie_embedding=True, attn_layers=layers
     )
-    return theirs(model, model)
+    return theirs(model)
 
 
 COMPILED = ", compiled"
@@ -328,15 +330,19 @@ CONTESTANTS: dict[str, tuple[Callable[[Size], Step], str | None]] = {
 }
 
 
-def theirs(model: nn.Module, logits_of: Callable[[Tensor], Tensor]) -> Step:
-    """The same step around another model."""
+def theirs(model: nn.Module, logits_of: Callable[[Tensor], Tensor] | None = None, *, whole_graph: bool = False) -> Step:
+    """The same step around another model; whole_graph: forward pass and loss through the compiler."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=BETAS, weight_decay=DECAY, fused=True)
 
+    def loss_of(tokens: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy((logits_of or model)(tokens).flatten(0, 1).float(), targets.flatten())
+
+    computed = torch.compile(loss_of, dynamic=False) if whole_graph else loss_of
+
     def step(rows: Batch, dtype: torch.dtype) -> None:
         with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
-            logits = logits_of(rows.tokens)
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), rows.targets.flatten())
+            loss = computed(rows.tokens, rows.targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
