@@ -165,7 +165,7 @@ def test_the_commands_of_the_text_on_the_planner_run(tmp_path, monkeypatch, caps
     assert len(lines) >= 8
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
-        if not {"--measure", "--fit-law"} & set(words):  # one takes 20 s, one wants runs
+        if not {"--measure", "--fit-law"} & set(words):  # one takes a minute, one wants runs
             assert main(words) == 0, (line, capsys.readouterr().err)
 
 

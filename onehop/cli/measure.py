@@ -40,7 +40,7 @@ from onehop.training.step import training_step
 # What is measured at: widths w of linear maps from w to 2 · w, widths of heads, tokens that attend to each other, and
 # the shorter sides of matrices that Muon moves.
 WIDTHS, TRAINED_WIDTHS, HEAD_WIDTHS, LENGTHS = (256, 1024), (128, 384, 1024), (32, 64, 128), (64, 256, 1024)
-SIDES = (64, 128, 384, 1024)
+SIDES = (16, 64, 128, 384, 1024)
 REFERENCES = ((128, 6, 512), (384, 5, 2048), (896, 3, 2048))  # d_model, layers and ids of models measured whole
 LEAST = 0.85  # of its time alone is what a part takes in a model: there it runs no quicker, but for noise
 FINE = 1e-6  # where a fit ends
@@ -75,8 +75,8 @@ def measure(machine: Machine, *, bench: Bench, report: Callable[[str], None], sm
     wholes: dict[str, dict[str, float]] = {}
     passed: dict[str, dict[str, float]] = {}
     for dtype in dtypes:
-        report(f"whole models in {dtype}")
         name = str(dtype).removeprefix("torch.")
+        report(f"whole models in {name}")
         for phase, times in _wholes(bench, dtype, parts, small).items():
             wholes.setdefault(phase, {})[name], passed.setdefault(phase, {})[name] = times
     return replace(parts, pace=replace(pace, whole=wholes, passed=passed))

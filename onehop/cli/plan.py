@@ -193,7 +193,7 @@ def _machine(where: Device, json: bool) -> int:
     if where.flops:
         _show_device(where, say)
     else:
-        say("not measured yet: onehop plan --measure (about 20 s)", markup=False)
+        say("not measured yet: onehop plan --measure (about a minute)", markup=False)
     rows = [
         (
             d.name,

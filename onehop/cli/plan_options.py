@@ -36,4 +36,4 @@ Sweep = Annotated[str | None, typer.Option(help="a table and a plot over values:
 Out = Annotated[str | None, typer.Option(help="where a sweep's plot goes (sweep.png)")]
 WhatIf = Annotated[bool, typer.Option("--what-if", help="what would change if one thing did, a line each")]
 WhatFits = Annotated[bool, typer.Option("--what-fits", help="types of weights by contexts: how many texts fit")]
-Measure = Annotated[bool, typer.Option("--measure", help="measure this machine (about 20 s), for all later plans")]
+Measure = Annotated[bool, typer.Option("--measure", help="measure this machine (about a minute), for all later plans")]

@@ -155,6 +155,7 @@ def from_dict(raw: Mapping[str, Any]) -> Device:
             return Device(**fields)
         rates: dict[str, Any] = {key: _numbers(pace[key]) for key in RATES}
         rest = {key: _same(pace[key], like) for key, like in LIKE_PACE.items()}
+        rest["functions"] = {way: _rate(pace["functions"][way]) for way in ("forward", "back")}
         return Device(**fields, pace=Pace(**rates, **rest))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
@@ -173,7 +174,7 @@ LIKE: dict[str, Any] = {
     "kind": str,
 }
 LIKE_PACE: dict[str, Any] = {
-    "passes": float, "functions": {"": float}, "per_layer": {"": {"": float}}, "whole": {"": {"": float}},
+    "passes": float, "per_layer": {"": {"": float}}, "whole": {"": {"": float}},
     "passed": {"": {"": float}},
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ Notify = Callable[[str], None]
 # FLOPs of a run for each thread of a CPU from which the graph, a tenth to a third quicker, makes good for the wait
 # until it is there (10 to 20 s for four to six layers): some ten minutes at 80 GFLOP/s.
 PAYS = 5e13
-SHORT = 384  # tokens per row, up to which attention is PyTorch's kernel both ways; a graph has no tiles
+SHORT = 512  # tokens per row, up to which a graph, which has no tiles, is quicker also where it lays out a mask
 
 
 def pick_loss(recipe: Recipe, device: torch.device, *, wanted: bool | None = None, note: Notify, say: Notify) -> LossOf:

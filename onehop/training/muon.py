@@ -22,7 +22,7 @@ class Muon(torch.optim.Optimizer):
     """Muon for matrices (d_out, d_in) and for stacks of them (E, d_out, d_in), one matrix after another.
 
     Steps are scaled to AdamW's size, so that one learning rate serves both. In a stack a matrix whose gradient is zero,
-    an expert that no token visited, does not move: its momentum fades, but a step has one size whatever the momentum's.
+    an expert that no token visited, only decays: its momentum fades, but a step has one size whatever the momentum's.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, lr: float, dtype: torch.dtype):

@@ -65,15 +65,17 @@ def planned_line(recipe: Recipe, tracked: Tracked, *, precision: torch.dtype, to
     if asked is None:
         return None
     on_cpu = tracked.device.type == "cpu"
-    return account(
+    device, why_not = _measured() if on_cpu else (None, "")
+    line = account(
         recipe.model,
         asked,
         live=tracked.live,
         resident=peak_resident(),
         tokens_per_s=tokens_per_s,
-        device=_measured() if on_cpu else None,
+        device=device,
         on_cpu=on_cpu,
     )
+    return f"{line}; {why_not}" if why_not else line
 
 
 def planned_peak(recipe: Recipe, *, precision: torch.dtype, packed: bool, on_cpu: bool) -> str | None:
@@ -100,10 +102,10 @@ def _asked(recipe: Recipe, precision: torch.dtype, *, packed: bool) -> Asked | N
         return None
 
 
-def _measured() -> Device | None:
-    """This machine as it was measured, if it was."""
+def _measured() -> tuple[Device | None, str]:
+    """This machine as it was measured, if it was; or what is wrong with that, for which no run fails."""
     try:
         found = kept.load()
-        return None if found is None else from_dict(found)
-    except ConfigError:
-        return None  # a run does not fail for it; `onehop plan` says what is wrong
+        return None if found is None else from_dict(found), ""
+    except ConfigError as error:
+        return None, str(error)

@@ -67,7 +67,7 @@ def test_auto_compiles_on_a_gpu_and_long_runs_on_a_cpu(tmp_path):
         {"attention": {"n_heads": 2, "window": 8}},
         {"attention": {"n_heads": 2, "position": {"kind": "alibi"}}},
         {"ffn": {"kind": "moe", "d_ff": 8, "n_experts": 4, "n_active": 2}},
-        {"max_len": 512},
+        {"max_len": 1024},
     ],
 )
 def test_on_a_cpu_auto_compiles_nothing_that_a_graph_would_make_larger_or_slower(tmp_path, model):

@@ -83,3 +83,12 @@ def test_what_a_recipe_asks_is_what_the_planner_is_asked(tmp_path):
     asked = Asked(**wish)
     assert (asked.train_rows, asked.micro_batches, asked.optimizer, asked.packed) == (2, 2, "muon", True)
     assert asked.tokens == 6 * 4 * 32
+
+
+def test_a_measurement_that_cannot_be_read_costs_a_run_its_comparison_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "load", lambda: {"name": "here", "pace": {}})
+    console = Console(file=io.StringIO(), width=400)
+    onehop.train(recipe(tmp_path, steps=2), console=console)
+    (told,) = [line for line in console.file.getvalue().splitlines() if line.startswith("memory at the peak")]
+    assert "tokens/s; the measurement of this machine is damaged, or older than this onehop" in told
+    assert told.endswith("Repeat onehop plan --measure.")
