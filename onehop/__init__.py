@@ -4,9 +4,8 @@ The public names below are looked up when they are first used, so that `import o
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
-from onehop.base.errors import did_you_mean
+TYPE_CHECKING = False  # as type checkers read it; `typing` and what refusals need are not loaded before Ctrl-C is heard
 
 if TYPE_CHECKING:
     from onehop.config import ModelConfig, Recipe
@@ -41,9 +40,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """The public name, from the module that holds it (PEP 562); it is kept, so the next look-up is an ordinary one."""
     if name not in _PUBLIC:
+        from onehop.base.errors import did_you_mean
+
         raise AttributeError(f"onehop has no {name!r}. {did_you_mean(name, _PUBLIC)}")
     module, attribute = _PUBLIC[name]
     thing = getattr(importlib.import_module(module), attribute)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ from onehop.config.attention import AttentionConfig
 from onehop.config.recipe import Recipe
 from onehop.cost.flops import TRAINING
 from onehop.cost.planned import Plan
+from onehop.data.loader import Batch
 from onehop.model.compiler import no_compiler
+from onehop.model.transformer import Transformer
 from onehop.training.loss import Loss, batch_loss
 
 LossOf = Callable[..., Loss]
@@ -23,15 +26,15 @@ SHORT = 512  # tokens per row, up to which a graph, which has no tiles, is quick
 
 
 def pick_loss(recipe: Recipe, device: torch.device, *, wanted: bool | None = None, note: Notify, say: Notify) -> LossOf:
-    """`batch_loss`, or that compiled: if the recipe says so, or `wanted` in the place of its `auto`.
+    """`batch_loss`, or that compiled: as the recipe says, or, in a run that is resumed by it, as it was (`wanted`).
 
     Where there is no compiler the reason is said once and nothing is compiled. `note` shows what is going on, `say`
     what stays.
     """
     choice = recipe.train.compile
-    if choice == "auto":
-        wanted = pays(recipe, device) if wanted is None else wanted
-    if choice == "no" or (choice == "auto" and not wanted):
+    if wanted is None:
+        wanted = pays(recipe, device) if choice == "auto" else choice == "yes"
+    if not wanted:
         return batch_loss
     why = no_compiler(device)
     if why is not None:
@@ -65,31 +68,63 @@ def _plain(a: AttentionConfig, context: int) -> bool:
 
 
 class Compiled:
-    """A function of a batch, compiled for its shapes when it is first called; the wait for that is said.
+    """The loss of a batch, compiled for a kind of batch when the first of it comes; the wait for that is said.
 
     All batches of a run have one shape, so there is one graph for those of one document a row and one for those of
-    several. What the compiler itself cannot do here is said, and from then on computed as it is written.
+    several. All of it is one graph, forward and backward, or nothing: what falls apart into several is compiled anew
+    in the midst of a run, elsewhere in one that is resumed. What cannot be done is said, and from then on computed as
+    it is written.
     """
 
     def __init__(self, function: LossOf, *, note: Notify, say: Notify):
         self.function, self.note, self.say = function, note, say
         self.works = True
-        self._graph: LossOf = torch.compile(function, dynamic=False)
-        self._warm = False
+        self._graph: LossOf = torch.compile(_apart(function), dynamic=False, fullgraph=True)
+        self._ready: set[tuple[int, ...]] = set()
 
-    def __call__(self, *args: Any, **options: Any) -> Loss:
-        if not self.works:
-            return self.function(*args, **options)
-        if not self._warm:
-            self.note("compiling: the first step takes up to some minutes")
+    def __call__(self, model: Transformer, batch: Batch, **options: Any) -> Loss:
+        """As `batch_loss`."""
+        kind = (*batch.tokens.shape, int(batch.packed))
+        if self.works and kind not in self._ready:
+            self._make(kind, model, batch, **options)
+        if self.works:
+            try:
+                return self._graph(model, batch, **options)
+            except _failures() as error:  # a graph that was made anew, too often
+                self._give_up(error)
+        return self.function(model, batch, **options)
+
+    def _make(self, kind: tuple[int, ...], model: Transformer, batch: Batch, **options: Any) -> None:
+        """Have the graph made, there and back: the way back is compiled when it is first gone."""
+        self.note("compiling: the first step takes up to some minutes")
         began = time.perf_counter()
+        learning = [p for p in model.parameters() if p.requires_grad]
         try:
-            loss = self._graph(*args, **options)
-        except (torch._dynamo.exc.BackendCompilerFailed, torch._inductor.exc.InductorError) as error:
-            self.say(f"not compiled: {' '.join(str(error).split(chr(10))[:2])}")  # what failed, and how
-            self.works = False
-            return self.function(*args, **options)
-        if not self._warm:
-            self.say(f"compiled in {time.perf_counter() - began:.0f} s")
-            self._warm = True
-        return loss
+            loss = self._graph(model, batch, **options)
+            torch.autograd.grad(loss.surprise, learning, allow_unused=True)
+        except _failures() as error:
+            self._give_up(error)
+            return
+        self._ready.add(kind)
+        self.say(f"compiled in {time.perf_counter() - began:.0f} s")
+
+    def _give_up(self, error: Exception) -> None:
+        self.say(f"not compiled: {' '.join(str(error).split(chr(10))[:2])}")  # what failed, and how
+        self.works = False
+
+
+def _apart(function: LossOf) -> LossOf:
+    """The same function as another: the compiler keeps graphs, and counts them, by a function's code."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return function
+    twin = FunctionType(code.replace(), function.__globals__, function.__name__, None, function.__closure__)
+    twin.__kwdefaults__ = function.__kwdefaults__
+    twin.__defaults__ = function.__defaults__
+    return twin
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What the compiler ends with where it cannot go on; looked up only then, as it takes seconds to load."""
+    dynamo, inductor = torch._dynamo.exc, torch._inductor.exc
+    return dynamo.TorchDynamoException, dynamo.FailOnRecompileLimitHit, inductor.InductorError

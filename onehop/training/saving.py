@@ -103,7 +103,7 @@ def restore(t: "Trainer", *, allow_changes: bool) -> None:
     """Put a fresh run back to its newest whole checkpoint. Raises ConfigError where it is not the same run."""
     path, faults = t.checkpoints.newest_whole()
     about = read_about(path)
-    t.compile_loss(about["machine"].get("compiled"))  # a choice that was made goes on, however many steps are added
+    t.compile_loss(_was_compiled(t, about))
     about["machine"].setdefault("compiled", t.compiled)  # checkpoints did not always tell
     t.notes += check_same(about, _record(t), folder=t.out, allow_changes=allow_changes)
     if adapters_of(t.model):
@@ -121,6 +121,16 @@ def restore(t: "Trainer", *, allow_changes: bool) -> None:
         t.generators.restore(read_tensors(path / TENSORS, prefix=GENERATORS), about["generators"])
     t.notes += [f"{fault}; going on from step {t.progress.step}" for fault in faults]
     t.restored = path
+
+
+def _was_compiled(t: "Trainer", about: Mapping[str, Any]) -> bool | None:
+    """Whether the run was compiled, which goes on, however many steps are added; None: as the recipe says now."""
+    choice = t.recipe.train.compile
+    if about["recipe"].get("train.compile") != choice:
+        return None
+    found: bool | None = about["machine"].get("compiled")
+    never = found is None and choice == "auto" and t.device.type == "cpu"  # before checkpoints told
+    return False if never else found
 
 
 def _about(t: "Trainer") -> dict[str, Any]:

@@ -123,7 +123,7 @@ class Trainer:
         self.average = None if cfg.ema is None else Average(self.model, cfg.ema)
 
     def compile_loss(self, wanted: bool | None = None) -> None:
-        """Compile the loss, or not, by the recipe; where it leaves the choice, as `wanted`, or if it pays."""
+        """Compile the loss, or not: by the recipe, or as it was in the run that is resumed (`wanted`)."""
         told: dict[str, Any] = {"note": self.notify, "say": self.remarks.append}
         self.loss_of = pick_loss(self.recipe, self.device, wanted=wanted, **told)
 
