@@ -28,8 +28,9 @@ def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _fits(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN takes them, and their gradients: rows there must be, of numbers that there are."""
     on_cpu = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-    return on_cpu and x.dtype == weight.dtype == torch.float32
+    return on_cpu and x.dtype == weight.dtype == torch.float32 and x.dim() > 1 and x.numel() > 0 and weight.numel() > 0
 
 
 class _OneDNN(torch.autograd.Function):

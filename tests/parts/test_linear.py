@@ -216,6 +216,18 @@ def test_in_a_graph_the_product_by_onednn_is_one_operation_with_the_same_gradien
     torch.library.opcheck(in_graphs, tuple(given))
 
 
+@pytest.mark.skipif(not ONEDNN, reason="this PyTorch has no oneDNN")
+@pytest.mark.parametrize("rows", [(0,), (2, 0), ()])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_without_rows_the_product_by_onednn_is_the_plain_one(rows, compiled):
+    x, w = torch.ones(*rows, 4, requires_grad=True), torch.ones(3, 4, requires_grad=True)
+    way = torch.compile(onednn, backend="aot_eager", fullgraph=True) if compiled else onednn
+    y = way(x, w)
+    assert torch.equal(y, F.linear(x, w))
+    y.sum().backward()
+    assert (x.grad.shape, w.grad.shape) == (x.shape, w.shape)
+
+
 @pytest.mark.parametrize("case", ["float64", "autocast", "meta", "compiled in float64", "torch.func"])
 def test_onednn_leaves_what_it_cannot_do_to_the_plain_product(monkeypatch, case):
     monkeypatch.setattr(product._OneDNN, "apply", lambda *args: pytest.fail("oneDNN was asked"))
