@@ -92,7 +92,7 @@ def _rates(bench: Bench, dtype: torch.dtype, small: int) -> dict[str, dict[int, 
     for width in HEAD_WIDTHS:
         pairs = [attention_rates(bench, dtype, attend, length=n // small, d_head=width) for n in LENGTHS]
         forward[width], backward[width] = (dict(zip(LENGTHS, each, strict=True)) for each in zip(*pairs, strict=True))
-    moved = {side: _orthogonal(bench, dtype, side // small) for side in SIDES}
+    moved = {side: _orthogonal(bench, dtype, max(2, side // small)) for side in SIDES}
     return dict(zip(RATES, (linear, trained, forward, backward, moved), strict=True))
 
 

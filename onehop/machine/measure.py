@@ -165,15 +165,15 @@ def attention_rates(
 
 
 def moving_seconds(
-    bench: Bench, step_of: Callable[[Sequence[Tensor]], Callable[[], Any]], *, short: int, numbers: int = 1 << 20
+    bench: Bench, step_of: Callable[[Sequence[Tensor]], Callable[[], Any]], *, short: int, most: int = 16
 ) -> dict[int, float]:
-    """Seconds that an optimizer takes for a matrix (short, long), by long; `step_of(matrices)` moves many at once.
+    """Seconds that an optimizer takes for a matrix (short, long), by long; `step_of(matrices)` moves several at once.
 
-    As many as come to `numbers`, and one at least.
+    Up to `most` of them, as many as come to a million numbers, and one at least.
     """
     found = {}
     for long in (short, 3 * short):
-        n = max(1, numbers // (short * long))
+        n = max(1, min(most, (1 << 20) // (short * long)))
         matrices = [torch.randn(short, long, device=bench.device).requires_grad_() for _ in range(n)]
         for each in matrices:
             each.grad = torch.randn_like(each)
