@@ -221,7 +221,7 @@ class Plain(nn.Module):
 
 
 def plain(size: Size, *, compiled: bool = False) -> Step:
-    """Compiled with its loss, which nanoGPT's forward holds."""
+    """The block above and its loss; compiled both together, as nanoGPT's forward holds the loss."""
     return theirs(Plain(size), whole_graph=compiled)
 
 

@@ -14,15 +14,15 @@ from onehop.cost.planned import Plan
 from onehop.data.loader import Batch
 from onehop.model.compiler import no_compiler
 from onehop.model.transformer import Transformer
-from onehop.training.loss import Loss, batch_loss
+from onehop.training.loss import Loss, batch_loss, places
 
 LossOf = Callable[..., Loss]
 Notify = Callable[[str], None]
 
-# FLOPs of a run for each thread of a CPU from which the graph, a tenth to a third quicker, makes good for the wait
-# until it is there (10 to 20 s for four to six layers): some ten minutes at 80 GFLOP/s.
+# FLOPs of a run for each thread of a CPU from which the graph makes good for the wait until it is there (10 to 40 s):
+# some ten minutes at 80 GFLOP/s. With Llama's parts it was 1.3 to 1.6 times as quick, with GPT-2's up to 1.1 times.
 PAYS = 5e13
-SHORT = 512  # tokens per row, up to which a graph, which has no tiles, is quicker also where it lays out a mask
+SHORT = 512  # tokens per row, up to which a graph, which has no tiles, was no slower where it lays out a mask
 
 
 def pick_loss(recipe: Recipe, device: torch.device, *, wanted: bool | None = None, note: Notify, say: Notify) -> LossOf:
@@ -71,9 +71,9 @@ class Compiled:
     """The loss of a batch, compiled for a kind of batch when the first of it comes; the wait for that is said.
 
     All batches of a run have one shape, so there is one graph for those of one document a row and one for those of
-    several. All of it is one graph, forward and backward, or nothing: what falls apart into several is compiled anew
-    in the midst of a run, elsewhere in one that is resumed. What cannot be done is said, and from then on computed as
-    it is written.
+    several, or with padding that the model counts. All of it is one graph, forward and backward, or nothing: what falls
+    apart into several is compiled anew in the midst of a run, elsewhere in one that is resumed. What cannot be done is
+    said, and from then on computed as it is written.
     """
 
     def __init__(self, function: LossOf, *, note: Notify, say: Notify):
@@ -84,7 +84,7 @@ class Compiled:
 
     def __call__(self, model: Transformer, batch: Batch, **options: Any) -> Loss:
         """As `batch_loss`."""
-        kind = (*batch.tokens.shape, int(batch.packed))
+        kind = (*batch.tokens.shape, batch.packed, places(model, batch) is None)  # what the graph depends on
         if self.works and kind not in self._ready:
             self._make(kind, model, batch, **options)
         if self.works:
@@ -113,14 +113,10 @@ class Compiled:
         self.works = False
 
 
-def _apart(function: LossOf) -> LossOf:
+def _apart(function: Any) -> LossOf:
     """The same function as another: the compiler keeps graphs, and counts them, by a function's code."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return function
-    twin = FunctionType(code.replace(), function.__globals__, function.__name__, None, function.__closure__)
+    twin = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__)
     twin.__kwdefaults__ = function.__kwdefaults__
-    twin.__defaults__ = function.__defaults__
     return twin
 
 

@@ -42,7 +42,7 @@ def batch_loss(
         batch.tokens if batch.source is None else batch.source,
         target=None if batch.source is None else batch.tokens,
         source_at=batch.source_at,
-        at=_places(model, batch),
+        at=places(model, batch),
         doc=batch.doc if batch.packed else None,
         drop=drop,
         kernel=kernel,
@@ -59,7 +59,7 @@ def batch_loss(
     return Loss(found.nats, found.z, router, loads, entropy)
 
 
-def _places(model: Transformer, batch: Batch) -> Tensor | None:
+def places(model: Transformer, batch: Batch) -> Tensor | None:
     """Positions (B, T), or None where each row is one text from its beginning: the plain causal triangle is quicker.
 
     Padding then stands behind its text, where no token looks unless it reads both ways, and without targets: it matters

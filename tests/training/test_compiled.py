@@ -152,6 +152,16 @@ def test_a_way_back_that_the_compiler_fails_at_is_no_end_of_the_run(monkeypatch)
     assert "file too short" in said[0]
 
 
+@pytest.mark.usefixtures("nothing_compiles")
+@pytest.mark.parametrize(("sees", "graphs"), [("causal", 1), ("all", 2)])
+def test_padding_has_a_graph_of_its_own_where_the_model_looks_at_it(sees, graphs):
+    said, model = [], small_model(decoder(attention={"sees": sees}), dtype=torch.float32)
+    loss_of = Compiled(batch_loss, note=len, say=said.append)
+    for padded in (False, True, False):
+        loss_of(model, replace(batch(16, rows=2, length=8, seed=0), padded=padded))
+    assert len(said) == graphs
+
+
 def test_each_run_has_graphs_of_its_own():
     """Dynamo counts them by a function's code, and beyond eight computes as it is written without a word."""
     twins = [_apart(batch_loss) for _ in range(3)]
