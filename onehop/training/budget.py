@@ -17,6 +17,7 @@ from onehop.config.sweep import Entry
 from onehop.cost.planned import Plan
 from onehop.data.mixture import Mixture
 from onehop.data.shards import Shards
+from onehop.training.compiled import asked_for
 from onehop.training.schedule import parts_before
 from onehop.training.speed import counts
 from onehop.training.trainer import Trainer
@@ -60,6 +61,8 @@ def look_at(recipe: Recipe, data: Path, *, timed: bool, notify: Callable[[str], 
     with tempfile.TemporaryDirectory(dir=data.parent, prefix=".look-") as folder:
         probe = recipe.model_copy(update={"out": f"{folder}/out", "train": train})
         trainer = Trainer(probe, data=data, notify=notify)
+        run = trainer.recipe.model_copy(update={"train": recipe.train})  # as long as it is, not as the probe is
+        trainer.compile_loss(asked_for(run, trainer.device))
         seconds = _pace(trainer) if timed else None
         return _facts(trainer, seconds)
 

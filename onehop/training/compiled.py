@@ -31,16 +31,19 @@ def pick_loss(recipe: Recipe, device: torch.device, *, wanted: bool | None = Non
     Where there is no compiler the reason is said once and nothing is compiled. `note` shows what is going on, `say`
     what stays.
     """
-    choice = recipe.train.compile
-    if wanted is None:
-        wanted = pays(recipe, device) if choice == "auto" else choice == "yes"
-    if not wanted:
+    if not (asked_for(recipe, device) if wanted is None else wanted):
         return batch_loss
     why = no_compiler(device)
     if why is not None:
         say(f"not compiled: {why}")
         return batch_loss
     return Compiled(batch_loss, note=note, say=say)
+
+
+def asked_for(recipe: Recipe, device: torch.device) -> bool:
+    """Whether a recipe wants its loss compiled, there."""
+    choice = recipe.train.compile
+    return pays(recipe, device) if choice == "auto" else choice == "yes"
 
 
 def pays(recipe: Recipe, device: torch.device) -> bool:

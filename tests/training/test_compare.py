@@ -1,7 +1,9 @@
 """Recipes compared: equal budgets, the same seeds, runs that `train` would have made, and what may not be compared."""
 
+import itertools
 import json
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +14,7 @@ from onehop.config import to_toml
 from onehop.config.sweep import Entry
 from onehop.cost.planned import Plan
 from onehop.training import compare as compare_file
-from onehop.training.budget import steps_for
+from onehop.training.budget import look_at, steps_for
 from onehop.training.compare import compare
 from onehop.training.schedule import parts, parts_before
 from tests.training.small_runs import recipe
@@ -154,10 +156,23 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(tmp_path, entry):
     assert "has diverged" in found.results[1].diverged
 
 
-def test_a_run_that_diverges_while_its_pace_is_taken_is_noted_too(tmp_path, entry):
+def test_a_run_that_diverges_while_its_pace_is_taken_is_noted_too(tmp_path, entry, monkeypatch):
+    ticks = SimpleNamespace(perf_counter=itertools.count().__next__)  # by the clock all steps take the same
+    monkeypatch.setattr("onehop.training.trainer.time", ticks)
     wild = entry("wild", lr=1e36, warmup=0, max_skipped=9, steps=12)
     found = compare([entry(steps=12), wild], out=tmp_path / "both", seeds=1, equal="time")
     assert [line.verdict for line in found.lines()][1] == "diverged (1 of 1)"
+
+
+@pytest.mark.parametrize(("compiles", "seen"), [("auto", False), ("yes", True)])
+def test_the_pace_is_that_of_the_run_and_not_of_a_longer_one_that_would_be_compiled(
+    tmp_path, entry, monkeypatch, compiles, seen
+):
+    found = []
+    monkeypatch.setattr("onehop.training.compiled.no_compiler", lambda device: None)
+    monkeypatch.setattr("onehop.training.budget._pace", lambda trainer: found.append(trainer.compiled) or 1.0)
+    facts = look_at(entry(compile=compiles).recipe, tmp_path / "data", timed=True, notify=lambda text: None)
+    assert (found, facts.seconds) == ([seen], 1.0)
 
 
 def test_names_with_dollars_are_drawn_as_they_are(tmp_path, entry):
