@@ -34,7 +34,7 @@ def ask(
     tokenizer: Tokenizer,
     questions: Sequence[Question],
     *,
-    rows: int = 64,
+    rows: int = 16,
     precision: torch.dtype = torch.float32,
     notify: Callable[[str], None] | None = None,
 ) -> Understanding:
