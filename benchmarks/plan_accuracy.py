@@ -1,9 +1,9 @@
-"""How near the planner comes: predicted against tracked memory and counted FLOPs, and against measured time.
+"""How near the planner comes: predicted against tracked memory and counted FLOPs, against resident memory, and time.
 
 Memory and FLOPs do not depend on what else the machine does. Times do: run that part on a quiet machine. Its
 calibration and all models take turns within one run, because a machine may change its pace; medians over the rounds,
-the error's over each round's own. Writes benchmarks/results/plan_accuracy.json, keeping the part that was not asked
-for.
+the error's over each round's own. Resident memory is that of `onehop train` and `onehop generate` in processes of
+their own. Writes benchmarks/results/plan_accuracy.json, keeping the parts that were not asked for.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import torch
 
 import onehop
 from onehop.cli.measure import measure
+from onehop.cli.measure_resident import ran, resident
 from onehop.config import ModelConfig
 from onehop.config.recipe import TrainConfig
 from onehop.cost import Asked, plan
@@ -105,20 +106,42 @@ TIMED: dict[str, tuple[ModelConfig, str]] = {
     **{f"{name}, float32": (config, "float32") for name, config in SHAPES.items()},
     **{f"{name}, bfloat16": (config, "bfloat16") for name, config in list(SHAPES.items())[:4]},
 }
+# name -> keys of the recipe whose processes' memory is compared
+HELD: dict[str, tuple[str, ...]] = {
+    "4 × 256, 8 rows of 256": ("model.d_model=256", "model.n_layers=4", "model.ffn.d_ff=768"),
+    "the same in bfloat16": ("model.d_model=256", "model.n_layers=4", "model.ffn.d_ff=768", "train.precision=bfloat16"),
+    "4 × 256, 8 rows of 1024": ("model.d_model=256", "model.n_layers=4", "model.ffn.d_ff=768", "model.max_len=1024"),
+    "12 × 512, 8 rows of 512": (
+        "model.d_model=512", "model.n_layers=12", "model.ffn.d_ff=1536", "model.max_len=512",
+    ),
+    "6 × 1024, 4 rows of 128": (
+        "model.d_model=1024", "model.n_layers=6", "model.ffn.d_ff=3072", "model.max_len=128", "train.batch_size=4",
+    ),
+    "the same with Muon": (
+        "model.d_model=1024", "model.n_layers=6", "model.ffn.d_ff=3072", "model.max_len=128", "train.batch_size=4",
+        "train.optimizer=muon",
+    ),
+    "4 × 512, 8 experts": (
+        "model.d_model=512", "model.n_layers=4", "model.ffn.kind=moe", "model.ffn.d_ff=512", "model.ffn.n_experts=8",
+        "model.ffn.n_active=2",
+    ),
+}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="*", choices=["memory", "time", []], help="left out: both")
+    parser.add_argument("part", nargs="*", choices=["memory", "resident", "time", []], help="left out: all")
     parser.add_argument("--rounds", type=int, default=5, help="turns of the calibration and of each model")
     parser.add_argument("--small", type=int, default=1, help="divide what is timed, to try the script")
     asked = parser.parse_args()
     found = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
     if not asked.part or "memory" in asked.part:
         found |= {"training": [trained_row(name) for name in GRID], "inference": [served_row(name) for name in GRID]}
+    if not asked.part or "resident" in asked.part:
+        found["resident"] = held_rows()
     if not asked.part or "time" in asked.part:
         found["time"] = timed(rounds=asked.rounds, small=asked.small)
-    for kind in ("training", "inference"):
+    for kind in ("training", "inference", "resident"):
         if kind in found:
             print(f"{kind}: worst error {max(abs(row['error']) for row in found[kind]):.2%}")
     if "time" in found:
@@ -196,6 +219,16 @@ def served_row(name: str) -> dict[str, Any]:
 def _row(name: str, predicted: float, measured: float) -> dict[str, Any]:
     error = round(predicted / measured - 1, 5)
     return {"name": name, "predicted": round(predicted), "measured": round(measured), "error": error}
+
+
+def held_rows() -> list[dict[str, Any]]:
+    """Predicted and measured resident memory of training runs and of answers, by what two other models told."""
+    lines, rows = resident(print), []
+    for name, keys in HELD.items():
+        for phase, (live, others, held) in ran(*keys).items():
+            rows.append({**_row(name, lines[phase].of(live, others), held), "phase": phase, "tensors": round(live)})
+            print(rows[-1])
+    return rows
 
 
 # Time

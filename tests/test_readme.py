@@ -222,6 +222,9 @@ def test_the_planners_errors_are_those_of_the_results():
     found, text = results("plan_accuracy"), " ".join(README.split())
     memory = max(abs(row["error"]) for row in found["training"] + found["inference"])
     times = max(abs(row["error"]) for row in found["time"]["rows"])
+    held = max(abs(row["error"]) for row in found["resident"])
+    assert len(found["resident"]) == 2 * 7
+    assert f"holds in memory was off by at most {math.ceil(100 * held)} % over seven models" in text
     models = len(found["time"]["rows"]) // 3
     assert f"off by at most {math.ceil(100 * memory)} % from what was tracked over" in text
     assert models == 8

@@ -1,7 +1,7 @@
 """onehop plan [MODEL]"""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -155,9 +155,12 @@ def _steps(advice: Any) -> dict[str, Any]:
 
 def _measure(json: bool) -> int:
     from onehop.cli.measure import measure  # torch loads only when there is something to measure
+    from onehop.cli.measure_resident import resident
     from onehop.machine.measure import Bench
 
-    found = measure(here(cards=False), bench=Bench(), report=beside(json))
+    report = beside(json)
+    held = resident(report)  # first: the processes that tell it do not want for memory then
+    found = replace(measure(here(cards=False), bench=Bench(), report=report), resident=held)
     file = kept.keep(to_dict(found))
     _show_device(found, people(json).print)
     people(json).print(f"kept in {file}; onehop plan MODEL now tells times", markup=False, soft_wrap=True)
@@ -177,6 +180,9 @@ def _show_device(found: Device, say: Any) -> None:
         for phase, by_type in found.pace.per_layer.items():
             each = ", ".join(f"{seconds(s)} in {dtype}" for dtype, s in by_type.items())
             say(f"  a layer costs beside its arithmetic, {phase}: {each}")
+    for phase, one in found.resident.items():
+        others = "them" if phase == "training" else "what is prepared of its weights"
+        say(f"  a process holds beside its tensors, {phase}: {human_bytes(one.base)} and {one.share:.0%} of {others}")
 
 
 def _device_dict(found: Device) -> dict[str, Any]:

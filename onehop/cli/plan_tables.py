@@ -109,15 +109,23 @@ def _show_memory(found: Mapping[str, Any], say: Say) -> None:
         ("prepared copies (CPU)", "prepared"), ("margin, 5 %", "margin"),
     ) if serve[key]]  # fmt: skip
     rows.append(("together", human_bytes(memory["inference_bytes"])))
+    rows += _resident(memory, "inference")
     say(sheet(f"memory to serve {asked['batch']} × {asked['context']} tokens", "", rows=rows))
     say()
     rows = [(name, human_bytes(train[name])) for name in (
         "weights", "optimizer", "gradients", "activations", "logits", "working", "margin"
     ) if train[name]]  # fmt: skip
     rows.append((f"together, at {train['peak_at']}", human_bytes(memory["training_bytes"])))
+    rows += _resident(memory, "training")
     how = f"{asked['train_rows']} × {asked['train_context']} tokens in {asked['precision']}, {asked['optimizer']}"
     say(sheet(f"memory to train on {how}", "", rows=rows))
     say()
+
+
+def _resident(memory: Mapping[str, Any], phase: str) -> list[tuple[str, str]]:
+    """A row for what the process will hold, libraries and all, where that was measured."""
+    key = f"{phase}_resident_bytes"
+    return [("resident, as measured here", human_bytes(memory[key]))] if key in memory else []
 
 
 def _show_time(found: Mapping[str, Any], say: Say) -> None:

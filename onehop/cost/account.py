@@ -38,6 +38,9 @@ def account(
         memory += f", {human_bytes(live)} tracked ({planned / live - 1:+.1%})"
     if resident is not None:
         memory += f", {human_bytes(resident)} resident in all"
+        if device is not None and "training" in device.resident:
+            held = device.resident["training"].of(planned, planned)
+            memory += f" and {human_bytes(held)} planned ({held / resident - 1:+.0%})"
     speed = f"{human_count(tokens_per_s)} tokens/s"
     if device is not None and device.flops:
         expected = Plan(config).times(device, asked)["training"].tokens_per_s

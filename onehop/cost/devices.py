@@ -5,7 +5,7 @@ FLOP/s are of dense matrix products with sums in float32, without sparsity. byte
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from onehop.base.errors import ConfigError, did_you_mean
@@ -16,8 +16,27 @@ RATES = ("linear", "trained", "attention", "attention_back", "orthogonal")
 
 
 @dataclass(frozen=True)
+class Resident:
+    """What a process holds in memory beside its live tensors: libraries (`base`), and a `share` of others.
+
+    Those are in training the tensors, between which an allocator leaves gaps, and in inference what is prepared of the
+    weights, which stay in memory as the file had them for as long as nobody else needs the room.
+    """
+
+    base: float
+    share: float
+
+    def of(self, live: float, others: float) -> float:
+        """Bytes of resident memory."""
+        return self.base + live + self.share * others
+
+
+@dataclass(frozen=True)
 class Device:
-    """One device. `flops`: FLOP/s by type of number; a type that is not there runs as `runs_as` says."""
+    """One device. `flops`: FLOP/s by type of number; one that is not there runs as `peak` says.
+
+    `resident`: what processes were measured to hold there, by phase (training, inference).
+    """
 
     name: str
     memory: float
@@ -26,6 +45,7 @@ class Device:
     source: str
     kind: Literal["gpu", "cpu"] = "gpu"
     pace: "Pace | None" = None
+    resident: Mapping[str, Resident] = field(default_factory=dict)
 
     def peak(self, dtype: str) -> float:
         """FLOP/s for numbers of `dtype`: quantised weights are multiplied as bfloat16, where that is fast."""
@@ -133,6 +153,8 @@ def to_dict(found: Device) -> dict[str, Any]:
         "name": found.name, "memory": found.memory, "bandwidth": found.bandwidth, "flops": dict(found.flops),
         "source": found.source, "kind": found.kind,
     }  # fmt: skip
+    if found.resident:
+        out["resident"] = {phase: asdict(one) for phase, one in found.resident.items()}
     if found.pace is not None:
         p = found.pace
         out["pace"] = {
@@ -150,6 +172,8 @@ def from_dict(raw: Mapping[str, Any]) -> Device:
     """A device from what `to_dict` gave. Raises ConfigError where it is damaged."""
     try:
         fields = {key: _same(raw[key], like) for key, like in LIKE.items()}
+        held = _same(raw.get("resident", {}), {"": {"": float}})
+        fields["resident"] = {phase: Resident(one["base"], one["share"]) for phase, one in held.items()}
         pace = raw.get("pace")
         if pace is None:
             return Device(**fields)

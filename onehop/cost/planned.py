@@ -1,7 +1,7 @@
 """`onehop.plan(config)`: what a model costs, asked figure by figure, or all at once as the keys that --json prints."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,7 @@ from onehop.base.errors import ConfigError
 from onehop.config.model import ModelConfig
 from onehop.config.named import presets
 from onehop.cost.activations import Run
-from onehop.cost.devices import Device
+from onehop.cost.devices import Device, Resident
 from onehop.cost.flops import TRAINING, Flops, Pass, forward, next_token, reading
 from onehop.cost.kv_cache import KVCache, kv_cache
 from onehop.cost.memory import Training, TrainingPlan, training
@@ -165,7 +165,7 @@ class Plan:
             "flops": self._flops_dict(context, self.train_context(asked)),
             "attention": self._traffic_dict(context, asked),
             "kv_cache": self._cache_dict(context, asked),
-            "memory": self._memory_dict(asked, on_cpu),
+            "memory": self._memory_dict(asked, on_cpu, {} if device is None else device.resident),
             "loss": [asdict(o) for o in for_model(self.parameters.active, self.parameters.non_embedding, asked.tokens)],
             "asked": {**asdict(asked), "context": context, "train_context": self.train_context(asked)},
             "vocab_size": self.config.need_vocab(),
@@ -259,10 +259,12 @@ class Plan:
             "by_kind": layers,
         }
 
-    def _memory_dict(self, asked: Asked, on_cpu: bool) -> dict[str, Any]:
+    def _memory_dict(self, asked: Asked, on_cpu: bool, resident: Mapping[str, Resident]) -> dict[str, Any]:
         trained, served = self.training_memory(asked, on_cpu=on_cpu), self.inference_memory(asked, on_cpu=on_cpu)
         names = ("weights", "gradients", "optimizer", "activations", "logits", "working", "live", "margin")
+        held = {"training": (trained.live, trained.live), "inference": (served.live, served.prepared)}
         return {
+            **{f"{phase}_resident_bytes": one.of(*held[phase]) for phase, one in resident.items()},
             "training_bytes": trained.total,
             "training": {**{name: getattr(trained, name) for name in names}, "peak_at": trained.peak_at},
             "activation_bytes_by_layer": trained.blocks,

@@ -2,8 +2,11 @@
 
 import pytest
 
+from onehop.base.errors import OnehopError
 from onehop.cli.measure import LEAST, fitted
+from onehop.cli.measure_resident import line, peak_of, resident
 from onehop.cost.roofline import Phase
+from onehop.machine.here import peak_resident
 
 
 def phase(multiplied, passed=0.0):
@@ -32,3 +35,41 @@ def test_no_part_is_taken_to_run_much_quicker_in_a_model_than_alone():
 
     assert off(passing) <= min(off(passing * 1.01), off(passing / 1.01))
     assert all(abs(taken / (LEAST * (p.seconds - p.passed_s) + passing * p.passed_s) - 1) < 0.1 for p, taken in pairs)
+
+
+# Resident memory
+
+
+def test_two_models_tell_libraries_and_tensors_apart():
+    found = line((10.0, 10.0, 415), (810.0, 810.0, 1_375))
+    assert (found.share, found.base) == pytest.approx((0.2, 403.0))
+    assert found.of(100.0, 100.0) == pytest.approx(523.0)
+
+
+def test_what_is_prepared_tells_what_its_originals_leave():
+    found = line((10.0, 8.0, 310 + 4), (1_000.0, 908.0, 1_300 + 454))
+    assert (found.share, found.base) == pytest.approx((0.5, 300.0))
+    assert found.of(500.0, 0.0) == pytest.approx(800.0)
+
+
+def test_no_tensor_is_taken_to_hold_less_than_its_bytes():
+    assert line((10.0, 10.0, 400), (810.0, 810.0, 900)).share < 1e-5
+
+
+def test_a_command_is_run_in_a_process_of_its_own():
+    mine = peak_resident()
+    assert mine is not None
+    assert 5e6 < peak_of("--help") < mine  # torch, which is loaded here, is not loaded there
+
+
+def test_a_command_that_fails_says_why():
+    with pytest.raises(OnehopError, match=r"not measured: onehop train failed \(.*no-such-recipe"):
+        peak_of("train", "no-such-recipe")
+
+
+@pytest.mark.slow
+def test_runs_and_answers_hold_their_libraries_and_their_tensors():
+    found = resident(lambda text: None)
+    assert set(found) == {"training", "inference"}
+    assert found["training"].base > found["inference"].base > 1e8  # a run also draws its curves
+    assert all(one.share < 2 for one in found.values())

@@ -6,11 +6,13 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 import onehop
+from onehop.base.units import human_bytes
 from onehop.cli import measure as measure_file
 from onehop.cli import plan as plan_file
 from onehop.cli.main import main
@@ -20,7 +22,7 @@ from onehop.cli.plan_source import source
 from onehop.cli.plan_tables import sheet
 from onehop.config import ModelConfig
 from onehop.cost import plan
-from onehop.cost.devices import from_dict, to_dict
+from onehop.cost.devices import Device, Resident, from_dict, to_dict
 from onehop.cost.scaling import law
 from onehop.formats import write_config
 from onehop.machine import kept
@@ -344,6 +346,29 @@ def test_a_measured_machine_tells_times(capsys, monkeypatch, tmp_path):
     assert found(capsys, "tiny")["time"]["decode_tokens_per_s"] > 0
     assert "this machine: expected" in said(capsys, "tiny")
     assert "memory is read at" in said(capsys)
+
+
+def test_a_measured_machine_tells_what_processes_hold(capsys):
+    machine = Device("this machine", 8e9, 1e10, {"float32": 1e11}, "a test, measured", "cpu")
+    assert "resident" not in said(capsys, "tiny")
+    held = {"training": Resident(base=4e8, share=0.1), "inference": Resident(base=3e8, share=0.6)}
+    kept.keep(to_dict(replace(machine, resident=held)))
+    memory = found(capsys, "tiny")["memory"]
+    for phase, one in held.items():
+        others = memory[phase]["live" if phase == "training" else "prepared"]
+        assert memory[f"{phase}_resident_bytes"] == one.base + memory[phase]["live"] + one.share * others
+        assert others > 0
+        told = " ".join(said(capsys, "tiny").split())
+        assert f"resident, as measured here {human_bytes(memory[f'{phase}_resident_bytes'])}" in told
+    assert not [key for key in found(capsys, "tiny", "--device", "H100")["memory"] if "resident" in key]
+    assert "a process holds beside its tensors, training: 400 MB and 10% of them" in said(capsys)
+
+
+@pytest.mark.parametrize("held", [{"training": {"base": 1.0}}, {"training": {"base": -1.0, "share": 1.0}}, 3])
+def test_a_measurement_with_damaged_memory_is_refused(capsys, held):
+    machine = Device("this machine", 8e9, 1e10, {"float32": 1e11}, "a test, measured", "cpu")
+    kept.keep({**to_dict(machine), "resident": held})
+    assert "Repeat onehop plan --measure" in refusal(capsys, "tiny")
 
 
 def test_a_damaged_measurement_is_refused(capsys, tmp_path):

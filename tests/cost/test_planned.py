@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from onehop.config import position as position_config
 from onehop.config.named import presets
 from onehop.cost import Asked, Plan, plan
 from onehop.cost.advice import for_inference, for_training, what_fits
-from onehop.cost.devices import Device, device
+from onehop.cost.devices import Device, Resident, device
 from onehop.cost.what_if import changed, reshaped, what_ifs
 from tests.small_models import decoder
 
@@ -53,6 +54,27 @@ def test_every_documented_key_is_there_and_every_figure_is_json():
 def test_the_docs_name_every_key_that_is_promised():
     text = (ROOT / "docs" / "planner.md").read_text()
     assert [key for key in DOCUMENTED if f"`{key}`" not in text] == []
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mixtral-8x7b", "gemma-3-270m", "original-transformer-base"])
+def test_the_docs_name_every_key_that_is_printed(name):
+    text = (ROOT / "docs" / "planner.md").read_text()
+    held = {"training": Resident(1.0, 1.0), "inference": Resident(1.0, 1.0)}
+    for where in (H200, replace(H200, kind="cpu", resident=held)):
+        keys = keys_of(plan(name).as_dict(device=where))
+        named = [(f"`{key}`", f"`{key.rpartition('.')[0]}.*`") for key in keys]
+        assert [ways[0] for ways in named if not any(way in text for way in ways)] == []
+
+
+def test_the_docs_show_the_resident_memory_that_was_measured():
+    """It is this process's as the system counts it, to which no bound was promised: see the errors."""
+    text = (ROOT / "docs" / "planner.md").read_text()
+    rows = json.loads((ROOT / "benchmarks" / "results" / "plan_accuracy.json").read_text())["resident"]
+    for pair in zip(*[iter(rows)] * 2, strict=True):  # training, inference
+        cells = [
+            f"{row['predicted'] / 1e6:.0f} MB | {row['measured'] / 1e6:.0f} MB | {row['error']:+.1%}" for row in pair
+        ]
+        assert f"| {pair[0]['name']} | {' | '.join(cells)} |" in text
 
 
 def test_the_docs_show_the_figures_that_were_measured():

@@ -2,16 +2,18 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 import onehop
+from onehop.base.units import human_bytes
 from onehop.config.task import MaskedConfig
 from onehop.config.tune import TuneConfig
 from onehop.cost.account import account, wishes
-from onehop.cost.devices import device
-from onehop.cost.planned import Asked
+from onehop.cost.devices import Resident, device
+from onehop.cost.planned import Asked, Plan
 from onehop.machine import kept
 from onehop.training import tracked
 from tests.training.small_runs import recipe
@@ -75,6 +77,18 @@ def test_an_account_names_planned_and_measured_speed():
         config, Asked(), live=None, resident=None, tokens_per_s=1000.0, device=device("H100"), on_cpu=False
     )  # fmt: skip
     assert re.search(r"planned; 1k tokens/s, .* planned \(\+\d+%\)$", found)
+
+
+def test_an_account_names_planned_and_measured_memory_of_the_process():
+    config, where = onehop.presets["gpt2"], device("H100")
+    live = Plan(config).training_memory(Asked(), on_cpu=True).live
+    where = replace(where, resident={"training": Resident(base=1e9, share=0.5)})
+    found = account(
+        config, Asked(), live=live, resident=1e9 + 3 * live, tokens_per_s=1.0, device=where, on_cpu=True
+    )  # fmt: skip
+    off = (1e9 + 1.5 * live) / (1e9 + 3 * live) - 1
+    held, planned = human_bytes(1e9 + 3 * live), human_bytes(1e9 + 1.5 * live)
+    assert f"tracked (+0.0%), {held} resident in all and {planned} planned ({off:+.0%}); 1 tokens/s" in found
 
 
 def test_what_a_recipe_asks_is_what_the_planner_is_asked(tmp_path):
