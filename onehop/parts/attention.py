@@ -44,6 +44,7 @@ class Heads(nn.Module):
     def __init__(self, n_heads: int, cfg: AttentionConfig):
         super().__init__()
         self.shape = (n_heads, cfg.d_head)
+        self.as_they_are = cfg.qk_norm is None and cfg.clip is None
         self.cut_first = None if cfg.clip_after_norm else cfg.clip
         self.cut_last = cfg.clip if cfg.clip_after_norm else None
         qk, all_heads = cfg.qk_norm, n_heads * cfg.d_head
@@ -56,6 +57,8 @@ class Heads(nn.Module):
             self.norm = NORMS.get(qk.norm.kind)(all_heads if self.together else cfg.d_head, qk.norm)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.as_they_are:
+            return x.unflatten(-1, self.shape)  # (B, T, H, D)
         x = cut(x, self.cut_first)
         if self.together:
             return cut(self.norm(x), self.cut_last).unflatten(-1, self.shape)  # (B, T, H, D)

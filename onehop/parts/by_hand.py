@@ -9,7 +9,7 @@ def by_hand(*tensors: Tensor | None) -> bool:
 
     The compiler fuses what PyTorch derives better than what is written.
     """
-    return not torch.compiler.is_compiling() and by_backward(*tensors)
+    return by_backward(*tensors) and not torch.compiler.is_compiling()
 
 
 def by_backward(*tensors: Tensor | None) -> bool:

@@ -24,7 +24,7 @@ class Packed:
     def __init__(self, weight: Tensor, bias: Tensor | None, maps: Sequence["Linear | Tied"]):
         """maps: whose weights and biases were copied."""
         self.weight, self.bias, self.by_onednn = weight, bias, weight.is_mkldnn
-        self.maps = list(maps)
+        self.maps, self.widths = list(maps), [m.weight.size(0) for m in maps]
         places = [place for m in maps for place in m.places()]
         self._states = [
             (table, key, p, p._version, p.data_ptr(), p.dtype) for table, key in places if (p := table[key]) is not None
@@ -35,6 +35,9 @@ class Packed:
         """The maps' weights and biases prepared, or None where nothing would be gained."""
         weights: list[Tensor] = [m.weight for m in maps]
         biases: list[Tensor] = [m.bias for m in maps if m.bias is not None]
+        kept = {id(table.get(key)) for m in maps for table, key in m.places()}
+        if not kept.issuperset(map(id, weights)):  # computed anew at each call, as a parametrization is
+            return None
         by_onednn = all(map(_for_onednn, weights))
         # A tensor made in inference mode does not count its changes: an old copy could not be told from a fresh one.
         if weights[0].device.type != "cpu" or any(w.is_inference() for w in weights) or not (by_onednn or maps[1:]):
@@ -53,7 +56,7 @@ class Packed:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return False
         for table, key, parameter, version, address, dtype in self._states:
-            if table[key] is not parameter or parameter._version != version:
+            if table.get(key) is not parameter or parameter._version != version:
                 return False
             if parameter.data_ptr() != address or parameter.dtype is not dtype:
                 return False
@@ -68,8 +71,6 @@ class Packed:
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copied model has weights of its own, for which nothing is prepared."""
 
-
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 # A table of parameters and a name in it. (Read there, one costs a tenth of what it costs as a module's attribute.)
 Place = tuple[Mapping[str, Tensor | None], str]
@@ -90,7 +91,7 @@ class Linear(nn.Linear):
 
     def places(self) -> list[Place]:
         """Where its parameters are kept."""
-        return [(self._parameters, key) for key in ("weight", "bias") if self._parameters[key] is not None]
+        return [(self._parameters, key) for key in ("weight", "bias") if self._parameters.get(key) is not None]
 
 
 class Tied(nn.Module):
@@ -138,9 +139,9 @@ class SideBySide:
 
     def __call__(self, x: Tensor) -> Sequence[Tensor]:
         """(…, d_in) -> one (…, d_out) per map."""
-        maps = self.maps
-        if self.packed is not None and self.packed.maps == maps and all(map(_plain, maps)) and self.packed.usable():
-            return self.packed(x).split_with_sizes([m.out_features for m in maps], -1)
+        packed, maps = self.packed, self.maps
+        if packed is not None and packed.usable() and packed.maps == maps and all(map(is_plain, maps)):
+            return packed(x).split_with_sizes(packed.widths, -1)
         if not torch.is_grad_enabled() or x.device.type != "cpu" or not _one_product(maps):
             return [m(x) for m in maps]
         widths = [m.out_features for m in maps]
@@ -191,13 +192,15 @@ def _holders(model: nn.Module) -> Iterator[tuple["Linear | Tied | SideBySide", S
 
 def _one_product(maps: Sequence[nn.Module]) -> bool:
     """Whether calling these maps one by one is just x · Wᵀ + b: no subclass, nobody who listens, biases alike."""
-    return all(map(_plain, maps)) and len({m.bias is None for m in maps}) == 1
+    return all(map(is_plain, maps)) and len({m.bias is None for m in maps}) == 1
 
 
-def _plain(m: nn.Module) -> bool:
-    """Whether it is a Linear to which nothing has been added."""
-    own = m.__dict__
-    return type(m) is Linear and "forward" not in own and not any(own[hooks] for hooks in HOOKS)
+def is_plain(m: nn.Module, kinds: tuple[type, ...] = (Linear,)) -> bool:
+    """Whether it is a linear map of one of these kinds, to which nothing has been added and nobody listens."""
+    if type(m) not in kinds or "forward" in (own := m.__dict__):
+        return False
+    hooks = own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
+    return not hooks
 
 
 def _fresh(packed: Packed) -> bool:

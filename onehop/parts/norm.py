@@ -118,22 +118,27 @@ def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
     They are for training, in which its gradient takes three times as long, and for a single token that is decoded.
     """
-    if x.device.type == "cpu":
-        if weight is not None and x.dtype in (torch.float32, torch.float64) and by_hand(x, weight):
+    if x.is_cpu:
+        if torch.is_inference_mode_enabled():
+            if x.numel() == x.size(-1) and _is_at_hand(x):
+                return _one_row(x, weight, eps)
+        elif weight is not None and x.dtype in (torch.float32, torch.float64) and by_hand(x, weight):
             y: Tensor = _Trained.apply(x, weight, eps)
             return y
-        if x.numel() == x.size(-1) and torch.is_inference_mode_enabled() and _is_at_hand(x):
-            return _one_row(x, weight, eps)
     return F.rms_norm(x, (x.size(-1),), weight, eps)
 
 
 def _one_row(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """RMSNorm of one vector x (…, C), all but one of whose sizes are 1: its length is a number, not a tensor."""
-    h = x.float()
+    h = x if x.dtype is torch.float32 else x.float()
     length = float(torch.linalg.vector_norm(h))
-    square = length * length / x.numel() + eps
-    y = h if weight is None else h * weight
-    return (y * (square**-0.5 if square else math.inf)).to(x.dtype)
+    square = length * length / h.numel() + eps
+    r = square**-0.5 if square else math.inf
+    y = h * r if weight is None else torch.addcmul(_ZERO, h, weight, value=r)
+    return y if h is x else y.to(x.dtype)
+
+
+_ZERO = torch.zeros(1)
 
 
 def _is_at_hand(x: Tensor) -> bool:

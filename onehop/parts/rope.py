@@ -47,7 +47,7 @@ class Rope(PositionScheme):
         return self._stretched(self._plain.on(length.device), length)
 
     def angles(self, at: Tensor, *, dtype: torch.dtype, length: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The cos and sin at positions (B, T) of texts of `length` (B,) or (B, T) tokens -> (B, T, width) twice.
+        """The cos and sin at positions (B, T) of texts of `length` (B,) or (B, T) tokens -> (B, T, 1, width) twice.
 
         Both dims of a pair are there; the first one's sin is negative, as `rotate` wants it. float64 for q and k of
         that `dtype`, else float32. Both carry the attention factor.
@@ -55,10 +55,10 @@ class Rope(PositionScheme):
         exact = torch.float32 if at.device.type == "mps" else torch.float64
         if self.by_length and length is not None:
             length = length.unsqueeze(1) if length.dim() == 1 else length
-            freq = self._stretched(self._plain.on(at.device), length)  # (B, 1 | T, width/2)
+            freq = self._stretched(self._plain.on(at.device), length).unsqueeze(-2)  # (B, 1 | T, 1, width/2)
         else:
             freq = self._fixed.on(at.device)  # (width/2,)
-        angle = at.unsqueeze(-1).to(exact) * freq.to(exact)  # (B, T, width/2)
+        angle = at[..., None, None].to(exact) * freq.to(exact)  # (B, T, 1, width/2)
         kept = torch.float64 if dtype == torch.float64 else torch.float32
         both: tuple[Tensor, Tensor] = (in_graphs if torch.compiler.is_compiling() else _cos_sin)(
             angle, self.attention_factor, kept
@@ -66,8 +66,7 @@ class Rope(PositionScheme):
         return both
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Vectors (B, T, H, D) turned by angles (B, T, width) -> (B, T, H, D); computed in cos's dtype."""
-        cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)  # (B, T, 1, width)
+        """Vectors (B, T, H, D) turned by angles (B, T, 1, width) -> (B, T, H, D); computed in cos's dtype."""
         if by_hand(x):
             turned: Tensor = _Turned.apply(x, cos, sin)
             return turned
@@ -105,9 +104,10 @@ def _(angle: Tensor, factor: float, kept: torch.dtype) -> tuple[Tensor, Tensor]:
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The first dims of x (B, T, H, D) turned by angles (B, T, 1, width): x · cos, and each pair's other dim · sin."""
     width = cos.size(-1)
-    turning = x[..., :width].to(cos.dtype)
+    whole = width == x.size(-1)
+    turning = (x if whole else x[..., :width]).to(cos.dtype)
     turned = torch.addcmul(turning * cos, turning.roll(width // 2, -1), sin).to(x.dtype)
-    return turned if width == x.size(-1) else torch.cat([turned, x[..., width:]], dim=-1)
+    return turned if whole else torch.cat([turned, x[..., width:]], dim=-1)
 
 
 class _Turned(torch.autograd.Function):

@@ -37,6 +37,8 @@ class Choice:
 
 def score(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, kernel: str = "auto") -> Tensor:
     """Let q (B, T, H, D) look at `keys` -> (B, T, H, Dv), by the kernel that `choose` names."""
+    if kernel == "auto" and rule.is_plain and _fused_serves(q, keys, rule, sight):
+        return fused(q, keys, rule, sight)
     return KERNELS.get(choose(q, keys, rule, sight, kernel=kernel).kernel)(q, keys, rule, sight)
 
 
@@ -57,16 +59,21 @@ def choose(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, kernel: str 
     return Choice(other.kernel, f"{kernel} was asked for, but {why_not[kernel]}")
 
 
+def _fused_serves(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight) -> bool:
+    """Whether PyTorch's kernel is the quickest for a rule that it computes: with no mask or copy of keys laid out."""
+    return keys.whole and q.numel() > 0 and not lays_out_mask(q, rule, sight)
+
+
 def _quickest(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, why_not: dict[str, str | None]) -> Choice:
     t, s = sight.q.n, sight.k.n
+    if why_not["fused"] is None and _fused_serves(q, keys, rule, sight):
+        return _FUSED
     if why_not["tiled"] is not None:
         return Choice("plain", why_not["tiled"])
     if torch.compiler.is_compiling():  # a loop over tiles would be unrolled, tile by tile
         return Choice("plain", f"{why_not['fused']}; tiles are not compiled") if why_not["fused"] else _FUSED
     if not keys.whole:
         return Choice("tiled", "the keys do not lie in one piece, and would have to be copied whole")
-    if why_not["fused"] is None and not lays_out_mask(q, rule, sight):
-        return _FUSED
     if why_not["fused"] is not None:
         if t == 1 or t * s <= TILES_BEAT_PLAIN:
             return Choice("plain", f"{why_not['fused']}; too few scores for tiles")

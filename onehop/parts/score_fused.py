@@ -22,7 +22,7 @@ def fused(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight) -> Tensor:
     if q.is_cuda and (_beyond_sdpa(rule) or (lays_out_mask(q, rule, sight) and why_not_flex(rule, sight) is None)):
         return flex(q, keys, rule, sight)
     k, v = keys.dense()  # (B, S, K, D), (B, S, K, Dv)
-    triangle = sight.is_triangle and rule.bias is None and q.size(1) > 1
+    triangle = q.size(1) > 1 and rule.bias is None and sight.is_triangle
     mask = None if triangle else _mask(q, rule, sight)
     width = v.size(-1)
     if width != q.size(-1):  # the kernels want one width: zeros change neither scores nor the values' own columns
@@ -51,6 +51,8 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool,
 
 def why_not_fused(q: Tensor, rule: ScoreRule, sight: Sight) -> str | None:
     """What of the rule PyTorch's kernel cannot express; None if it can do all of it."""
+    if rule.is_plain:
+        return None
     if rule.change is not None:
         return "a score rule of your own is known to the plain kernel only"
     if q.is_cuda and _beyond_sdpa(rule):
@@ -104,10 +106,10 @@ def _by_group(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
         q = q.view(b, t, n_kv, h // n_kv, d).permute(0, 2, 3, 1, 4).reshape(b, n_kv, -1, d)  # (B, K, G·T, D)
     if mask is not None and mask.size(1) > 1:
         mask = mask.squeeze(2).unflatten(1, (n_kv, -1))  # (1 | B, K, G, S)
-    if q.size(2) == 1 and q.device.type == "cpu" and q.element_size() == 2:
-        q = q.expand(-1, -1, 2, -1)
+    twice = q.size(2) == 1 and q.device.type == "cpu" and q.element_size() == 2
+    q = q.expand(-1, -1, 2, -1) if twice else q
     y = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, scale=scale)
-    y = y[:, :, : h // n_kv * t]
+    y = y[:, :, :1] if twice else y
     return y.reshape(b, 1, h, d) if t == 1 else y.reshape(b, h, t, d).transpose(1, 2)  # (B, T, H, D)
 
 

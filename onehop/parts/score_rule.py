@@ -26,6 +26,14 @@ class ScoreRule:
     dropout: float = 0.0
     drop_key: DropKey | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but the scale stands there."""
+        return (
+            self.bias is None and self.change is None and self.sinks is None
+            and self.softcap is None and self.drop_key is None
+        )  # fmt: skip
+
     def dropping(self, key: DropKey | None) -> "ScoreRule":
         """The same rule with weights dropped by `key` (None: none dropped)."""
         return self if key is None or self.dropout == 0.0 else replace(self, drop_key=key)

@@ -36,11 +36,13 @@ class ScoredAttention(nn.Module):
         self.change = change
         self.sinks = nn.Parameter(torch.zeros(cfg.n_heads)) if cfg.sinks else None
         self.sees = Sees(cfg.sees, cfg.window)
-        self.scale, self.softcap, self.dropout = cfg.scale or 1 / math.sqrt(cfg.d_head), cfg.softcap, dropout
+        self._bare = ScoreRule(cfg.scale or 1 / math.sqrt(cfg.d_head), cfg.softcap, dropout=dropout)
 
     def mix(self, q: Tensor, keys: Keys, step: Step, sight: Sight) -> Tensor:
         """The weighted mixture of values that each query (B, T, H, D) takes -> (B, T, H, D)."""
-        rule = self.rule().dropping(step.dropping(self.site))
+        rule = self.rule() if step.drop is None else self.rule().dropping(step.dropping(self.site))
+        if step.listener is None:
+            return score(q, keys, rule, sight, kernel=step.kernel)
         q = step.tap(f"{self.name}.q", q)
         if step.wants(f"{self.name}.weights"):
             step.tap(f"{self.name}.weights", weights(q, keys, rule, sight))  # (B, H, T, S)
@@ -54,4 +56,7 @@ class ScoredAttention(nn.Module):
     def rule(self) -> ScoreRule:
         """What happens between q·k and the softmax here."""
         bias = self.position if self.position.biases else None
-        return ScoreRule(self.scale, self.softcap, bias, self.change, self.sinks, self.dropout)
+        if bias is None and self.change is None and self.sinks is None:
+            return self._bare
+        bare = self._bare
+        return ScoreRule(bare.scale, bare.softcap, bias, self.change, self.sinks, bare.dropout)

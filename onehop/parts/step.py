@@ -1,6 +1,5 @@
 """What one forward pass shares between its layers: where tokens stand, who sees whom, angles, dropout, listeners."""
 
-from collections.abc import Callable
 from copy import copy
 from typing import Protocol
 
@@ -50,18 +49,19 @@ class Step:
 
     def sight(self, sees: Sees, keys: Places) -> Sight:
         """Which of the new tokens sees which of `keys`."""
-        return self._once(
-            self._sights, (sees, id(keys)), lambda: Sight(sees, self.places, keys, prefix=self.prefix), keys
-        )
+        key = sees, id(keys)
+        if key not in self._sights:
+            self._sights[key] = Sight(sees, self.places, keys, prefix=self.prefix)
+            self._kept.append(keys)
+        return self._sights[key]
 
     def angles(self, scheme: PositionScheme, like: Tensor) -> tuple[Tensor, Tensor]:
         """Angles of a rotary scheme at the new tokens, as cos and sin for activations like `like`."""
-
-        def compute() -> tuple[Tensor, Tensor]:
+        key = scheme.key, like.dtype
+        if key not in self._angles:
             length = text_lengths(self.places) if scheme.by_length else None  # (B,) or (B, T)
-            return scheme.angles(self.places.at, dtype=like.dtype, length=length)
-
-        return self._once(self._angles, (scheme.key, like.dtype), compute)
+            self._angles[key] = scheme.angles(self.places.at, dtype=like.dtype, length=length)
+        return self._angles[key]
 
     def real(self) -> Tensor | None:
         """(B, T) bool: which new tokens are not padding; None if all are real."""
@@ -81,12 +81,6 @@ class Step:
         for part in site:
             key = None if key is None else key.at(part)
         return key
-
-    def _once(self, table: dict, key: tuple, make: Callable, *keep: object):  # type: ignore[no-untyped-def]
-        if key not in table:
-            table[key] = make()
-            self._kept.extend(keep)
-        return table[key]
 
 
 def text_lengths(places: Places) -> Tensor:

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from onehop.data.pack import NO_TARGET
 from onehop.model.transformer import Head
-from onehop.parts.linear import HOOKS, Linear, Tied
+from onehop.parts.linear import Linear, Tied, is_plain
 from onehop.parts.score_plain import wide
 
 HAS_LIBRARY = hasattr(F, "linear_cross_entropy")  # PyTorch from 2.13
@@ -58,7 +58,7 @@ def library_serves(head: Head, x: Tensor, *, z: bool) -> bool:
     part of a graph.
     """
     projection = head.projection
-    plain = type(projection) in (Linear, Tied) and not any(vars(projection)[hooks] for hooks in HOOKS)
+    plain = is_plain(projection, (Linear, Tied))
     plain = plain and head.softcap is None and not z
     scaled_bias = head.scale != 1.0 and projection.bias is not None  # the scale is laid on x, which misses the bias
     exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(x.device.type)

@@ -114,7 +114,7 @@ def test_what_the_blocks_share_is_computed_again_in_the_block_that_computed_it(w
     model, factor = small_model(decoder()), torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
     plain = model.schemes[0].angles
     model.schemes[0].angles = lambda *at, **how: tuple((angle * factor).tanh() for angle in plain(*at, **how))
-    model.schemes[0].rotate = lambda x, cos, sin: x * cos.unsqueeze(2)
+    model.schemes[0].rotate = lambda x, cos, sin: x * cos
     recompute(model, way)
     model(TOKENS).square().sum().backward()
     by_way = factor.grad.clone()

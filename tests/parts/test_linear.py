@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrize
 
 from onehop.parts import linear, product
 from onehop.parts.linear import Linear, SideBySide, Tied, multiply_by, pack, unpack
@@ -301,6 +302,18 @@ def listened_to(model):
     model.w2.register_forward_hook(lambda module, inputs, output: 3 * output)
 
 
+class Twice(nn.Module):
+    """A parametrization."""
+
+    def forward(self, weight):
+        return 2 * weight
+
+
+def parametrized(model):
+    """Compute the weight of w2 anew at each call, as weight norms and PyTorch's own adapters do."""
+    parametrize.register_parametrization(model.w2, "weight", Twice())
+
+
 def without_bias(model):
     """Take away the bias of w2 alone."""
     model.w2.bias = None
@@ -308,7 +321,7 @@ def without_bias(model):
 
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("packed", [None, "before", "after"])
-@pytest.mark.parametrize("change", [doubled, adapted, patched, listened_to, without_bias])
+@pytest.mark.parametrize("change", [doubled, adapted, patched, listened_to, without_bias, parametrized])
 def test_a_map_that_is_replaced_or_changed_is_the_one_that_is_used(amd, change, packed, grad):
     torch.manual_seed(0)
     model, x = Pair(), torch.randn(2, 16)
@@ -317,11 +330,14 @@ def test_a_map_that_is_replaced_or_changed_is_the_one_that_is_used(amd, change, 
     change(model)
     if packed == "after":
         pack(model)
+    weight, bias = model.w2.weight.detach().clone(), 0 if model.w2.bias is None else model.w2.bias.detach()
     with torch.set_grad_enabled(grad):
         both = model(x)[:, :32]
         one_by_one = torch.cat([model.w1(x), model.w2(x)], dim=-1)
     # sums of 16 products of size 1 in float32, in another order
     torch.testing.assert_close(both, one_by_one, atol=1e-5, rtol=1e-5)
+    if change in (doubled, without_bias, parametrized):
+        torch.testing.assert_close(both[:, 24:], x @ weight.T + bias, atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()

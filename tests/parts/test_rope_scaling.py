@@ -124,7 +124,7 @@ def test_yarns_attention_factor_follows_the_paper_or_its_mscales(options, want):
     rope = _rope(YarnScaling(original_max_len=4096, **options))
     assert rope.attention_factor == pytest.approx(want, rel=1e-12)
     cos, sin = rope.angles(torch.tensor([[7]]), dtype=torch.float64)
-    _close((cos.square() + sin.square()).sqrt(), torch.full((1, 1, 128), want, dtype=torch.float64))
+    _close((cos.square() + sin.square()).sqrt(), torch.full((1, 1, 1, 128), want, dtype=torch.float64))
 
 
 LLAMA3 = {  # width, theta, factor, original length: pairs kept, pairs divided, and some of the frequencies
