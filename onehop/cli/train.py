@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from onehop.base.errors import ConfigError, did_you_mean
+from onehop.base.errors import ConfigError, OnehopError, did_you_mean
 from onehop.base.files import atomic_write
 from onehop.base.shipped import shipped, shipped_names
 from onehop.cli import compare as c
@@ -71,7 +71,7 @@ def _run(loaded: Loaded, json: bool, **how: Any) -> int:
     if json:
         machines(_numbers(run))
     elif not run.interrupted:
-        _next(run.out, run.trainer.recipe, [*run.understanding], console.print)
+        _next(run.out, run.trainer.recipe, [*run.understanding], console.print, tokenizer=run.trainer.tokenizer)
     return 0 if run.stopped_by is None else 128 + run.stopped_by
 
 
@@ -120,7 +120,7 @@ def _copy(recipe: str, target: Path, keys: list[str], *, json: bool) -> int:
     return 0
 
 
-def _next(out: Path, recipe: Recipe, asked: list[str], say: Any) -> None:
+def _next(out: Path, recipe: Recipe, asked: list[str], say: Any, *, tokenizer: Any) -> None:
     """What a run left, and commands that go on from there."""
     pictures = {"it": "it.png (where “it” looks)", "pairs": "dates_attention.png (where an answer looks)"}
     more = "".join(f", {told}" for kind, told in pictures.items() if kind in asked)
@@ -129,8 +129,24 @@ def _next(out: Path, recipe: Recipe, asked: list[str], say: Any) -> None:
     if recipe.task.kind == "chat":
         say(f"  onehop chat {out}")
     elif recipe.task.kind in ("next", "pairs"):
-        prompt = "the fifth of March nineteen ninety-nine" if "pairs" in asked else "Once upon a time"
+        prompt = "the fifth of March nineteen ninety-nine" if "pairs" in asked else _opening(tokenizer)
         say(f'  onehop generate {out} "{prompt}"')
     say(f"  onehop verify {out}")
     if recipe.data.corpus is not None:  # not after a text of one's own, whose run may well be out/mine
         say("  onehop train quickstart data.files=FOLDER out=out/mine     (your own text)")
+
+
+def _opening(tokenizer: Any) -> str:
+    """A prompt of what the tokenizer knows: one of characters knows those of its text alone."""
+    letters = (c for c in tokenizer.decode(list(range(tokenizer.vocab_size))) if c.isalpha())
+    known = (_known(tokenizer, prompt) for prompt in ("Once upon a time", *letters))
+    return next((prompt for prompt in known if prompt), "")
+
+
+def _known(tokenizer: Any, text: str) -> str:
+    """The text, if the tokenizer knows all of it, or else nothing."""
+    try:
+        tokenizer.encode(text)
+    except OnehopError:
+        return ""
+    return text

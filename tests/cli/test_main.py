@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -340,3 +341,14 @@ def test_eval_tells_the_loss_by_document_and_by_position(capsys):
     code, out, _ = said(words, capsys)
     assert "document  tokens  loss    bits per byte" in out
     assert "tokens before  tokens  loss" in out
+
+
+def test_the_command_that_is_proposed_after_a_run_on_other_letters_runs(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("привет мир, 12 34\n" * 400)
+    keys = [f"data.files={tmp_path}/text.txt", "data.tokenizer=characters", "train.steps=1", "train.sample_tokens=0"]
+    code, out, _ = said(["train", "tiny", f"out={tmp_path}/out", *keys], capsys)
+    assert code == 0
+    (command,) = re.findall("onehop (generate .*)", out)
+    code, text, _ = said([*shlex.split(command), "--max-new-tokens", "3"], capsys)
+    assert code == 0
+    assert set(text) & set("приветм")
