@@ -52,9 +52,10 @@ class MissingExtra(OnehopError):
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The candidate that looks most like `name`, or None if none looks like it."""
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return close[0] if close else None
+    """The candidate that looks most like `name`, in small letters and large, or None if none looks like it."""
+    known = {candidate.lower(): candidate for candidate in names}
+    close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
+    return known[close[0]] if close else None
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -1,5 +1,6 @@
 """`onehop VERB …`: finds the verb's file and runs it. Help and refusals come without loading torch."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -145,6 +146,7 @@ def _no_access(error: OSError) -> str:
 def _refuse(message: str, words: Sequence[str], *, code: int) -> int:
     line = " ".join(message.split())
     if "--json" in words:
-        typer.echo(json.dumps({"error": line}))
+        with contextlib.suppress(OSError):  # which may be what went wrong
+            typer.echo(json.dumps({"error": line}))
     typer.echo(f"onehop: {line}", err=True)
     return code

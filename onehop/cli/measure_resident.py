@@ -17,8 +17,11 @@ from onehop.cost.devices import Resident
 from onehop.cost.planned import Asked, Plan
 from onehop.machine.here import peak_resident
 
-TEXT = (f"data.files={Path(__file__).parents[1] / 'cost'}/*.py", "data.tokenizer=characters")  # any would do
-HOW = ("train.device=cpu", "train.compile=no", "train.steps=2", "train.sample_tokens=0", "train.eval_rows=8")
+PACKAGE = Path(__file__).parents[1]
+HOW = (
+    "data.tokenizer=characters", "train.device=cpu", "train.precision=float32", "train.compile=no", "train.steps=2",
+    "train.sample_tokens=0", "train.eval_rows=8",
+)  # fmt: skip
 # Two models and their rows: for the first the libraries count, for the second the tensors.
 SIZES = (
     ("model.d_model=64", "model.max_len=128", "model.ffn.d_ff=192", "train.batch_size=4"),
@@ -34,7 +37,11 @@ def resident(report: Callable[[str], None]) -> dict[str, Resident]:
     if peak_resident() is None:
         return {}
     report("resident memory")
-    small, large = (ran(*size) for size in SIZES)
+    try:
+        small, large = (ran(*size) for size in SIZES)
+    except OnehopError as error:
+        report(str(error))
+        return {}
     return {phase: line(small[phase], large[phase]) for phase in small}
 
 
@@ -48,7 +55,9 @@ def line(first: Held, last: Held) -> Resident:
 def ran(*keys: str) -> dict[str, Held]:
     """A tiny recipe under `keys`, trained and asked, by phase."""
     with tempfile.TemporaryDirectory(prefix="onehop-") as folder:
-        trained = peak_of("train", "tiny", f"out={folder}/out", "train.precision=float32", *TEXT, *HOW, *keys)
+        text = Path(folder) / "text.txt"  # any would do
+        text.write_text("\n\n".join(file.read_text() for file in sorted(PACKAGE.glob("cost/*.py"))))
+        trained = peak_of("train", "tiny", f"out={folder}/out", f"data.files={text}", *HOW, *keys)
         answered = peak_of("generate", f"{folder}/out", PROMPT, "--max-new-tokens", str(TOKENS), "--seed", "0")
         found = source(f"{folder}/out")
     one = Plan(found.config)
@@ -63,7 +72,8 @@ def ran(*keys: str) -> dict[str, Held]:
 def peak_of(*words: str) -> int:
     """The most bytes of resident memory that `onehop WORDS` held. Raises OnehopError with what it said if it failed."""
     command = [sys.executable, "-m", __name__, *words]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    here = PACKAGE.parent  # where `-m` finds this onehop, and nobody's torch.py
+    done = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=here)
     told = done.stdout.splitlines()
     if done.returncode or not told or not told[-1].isdigit():
         said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]

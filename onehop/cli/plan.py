@@ -159,6 +159,7 @@ def _measure(json: bool) -> int:
     from onehop.machine.measure import Bench
 
     report = beside(json)
+    kept.check()
     held = resident(report)  # first: the processes that tell it do not want for memory then
     found = replace(measure(here(cards=False), bench=Bench(), report=report), resident=held)
     file = kept.keep(to_dict(found))

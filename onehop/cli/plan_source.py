@@ -19,7 +19,6 @@ from onehop.config.raw import merge_stacks
 from onehop.config.read import model_from_dict, read
 from onehop.config.recipe import Recipe, TrainConfig
 from onehop.cost.account import wishes
-from onehop.formats.gguf.choose import pick
 
 RECIPE, CONFIG, GGUF = "recipe.toml", "config.json", ".gguf"
 
@@ -41,9 +40,12 @@ def source(model: str, keys: Sequence[str] = (), *, parts: Sequence[str | Path] 
     """What MODEL is, under overrides `keys` ('model.n_layers=8'). Raises OnehopError naming the near miss."""
     for part in parts:
         load_own(part)
+    if not model:
+        raise ConfigError("a model without a name. Give a preset, a recipe, a folder, a file or a hub name.")
     path = Path(model)
     if model in presets:
-        note = (f"the recipe {model} is another thing: plan runs/{model}.toml",) if shipped("runs", model) else ()
+        recipe = shipped("runs", model)
+        note = () if recipe is None else (f"the recipe {model} is another thing: onehop plan {recipe}",)
         table, trained = _keys(keys)
         config = _merged(dict(PRESETS[model]), table)
         return Source(config, model, "preset", trained, notes=note)
@@ -56,7 +58,7 @@ def source(model: str, keys: Sequence[str] = (), *, parts: Sequence[str | Path] 
         raise CheckpointError(f"{model} is not there. Check the path.")
     folder, _, kind = model.rpartition(":")
     if path.is_dir() or path.suffix == GGUF or (folder and Path(folder).is_dir()):
-        place = _one_file(path) if path.exists() else pick(Path(folder), kind) or path
+        place = _one_file(path) if path.exists() else _of_kind(Path(folder), kind) or path
         return _described(place, keys, model, parts)
     if own is not None:
         return _described(own, keys, model, parts)
@@ -169,11 +171,18 @@ def _dtype(raw: dict[str, Any]) -> str | None:
     return found if found in ("float32", "bfloat16", "float16") else None
 
 
+def _of_kind(folder: Path, kind: str | None = None) -> Path | None:
+    """The GGUF file of that kind in a folder, or its best; None where there is none."""
+    from onehop.formats.gguf.choose import pick  # the families' tables load only for files
+
+    return pick(folder, kind)
+
+
 def _one_file(path: Path) -> Path:
     """The GGUF file that is taken of a folder without a config.json; the path itself otherwise."""
     if not path.is_dir() or (path / CONFIG).is_file():
         return path
-    return pick(path) or path
+    return _of_kind(path) or path
 
 
 def _described(place: Path, keys: Sequence[str], name: str, parts: Sequence[str | Path]) -> Source:

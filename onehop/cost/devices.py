@@ -12,6 +12,8 @@ from onehop.base.errors import ConfigError, did_you_mean
 
 TERA, GIGA = 1e12, 1e9
 Rates = Mapping[str, Mapping[int, Mapping[int, float]]]  # FLOP/s by type of number, width and length
+LEAST, MOST = 1e-12, 1e24  # of what may be measured: seconds, bytes, FLOP/s
+PHASES = ("training", "inference")
 RATES = ("linear", "trained", "attention", "attention_back", "orthogonal")
 
 
@@ -144,7 +146,7 @@ def device(name: str) -> Device:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("nvidia").removeprefix("geforce"))
+    return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("nvidia").removeprefix("geforce")
 
 
 def to_dict(found: Device) -> dict[str, Any]:
@@ -173,7 +175,9 @@ def from_dict(raw: Mapping[str, Any]) -> Device:
     try:
         fields = {key: _same(raw[key], like) for key, like in LIKE.items()}
         held = _same(raw.get("resident", {}), {"": {"": float}})
-        fields["resident"] = {phase: Resident(one["base"], one["share"]) for phase, one in held.items()}
+        fields["resident"] = {phase: Resident(**held[phase]) for phase in held and PHASES}
+        if not fields["flops"]:
+            raise ValueError("no rate of products is there")
         pace = raw.get("pace")
         if pace is None:
             return Device(**fields)
@@ -215,8 +219,8 @@ def _same(value: Any, like: Any) -> Any:
 
 
 def _rate(value: Any) -> float:
-    """A number that says how fast or how much: above 0 and finite. Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e300:
+    """A number that says how fast or how much, in any machine's range. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not LEAST <= value <= MOST:
         raise ValueError(f"{value!r} is no such number")
     return float(value)
 

@@ -16,6 +16,7 @@ from typing import Any
 from onehop.base.errors import ConfigError
 
 UNKNOWN = None
+WHOLE = ("parameters", "cached")
 
 
 def own_count(cfg: Any, what: str, given: Any) -> float | None:
@@ -23,10 +24,19 @@ def own_count(cfg: Any, what: str, given: Any) -> float | None:
     method = getattr(type(cfg), what, None)
     if method is None:
         return UNKNOWN
-    count = method(cfg, given)
+    try:
+        count = method(cfg, given)
+    except Exception as error:
+        raise ConfigError(
+            f"{type(cfg).__name__}.{what} fails ({type(error).__name__}: {error}). Correct it in your own file."
+        ) from error
     if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count < float("inf"):
         raise ConfigError(
             f"{type(cfg).__name__}.{what} gives {count!r}: it needs a number that is not negative. Correct it in your "
             "own file."
+        )
+    if what in WHOLE and count != int(count):
+        raise ConfigError(
+            f"{type(cfg).__name__}.{what} gives {count!r}: it needs a whole number. Correct it in your own file."
         )
     return count

@@ -14,7 +14,7 @@ from onehop.cost.devices import Device, Resident
 from onehop.cost.flops import TRAINING, Flops, Pass, forward, next_token, reading
 from onehop.cost.kv_cache import KVCache, kv_cache
 from onehop.cost.memory import Training, TrainingPlan, training
-from onehop.cost.numbers import MOST, bytes_per_weight
+from onehop.cost.numbers import MOST, bytes_per_weight, cache_bytes
 from onehop.cost.parameters import Parameters, count
 from onehop.cost.roofline import Phase, Work
 from onehop.cost.scaling import for_model
@@ -54,6 +54,8 @@ class Asked:
             if value is not None:
                 _need(name, value, least=1)
         bytes_per_weight(self.dtype)
+        if self.cache_dtype is not None:
+            cache_bytes(self.cache_dtype, 1, 1)  # refuses a type that it does not know
         if self.precision not in ("float32", "bfloat16", "float16"):
             raise ConfigError(
                 f"precision={self.precision!r}: training is in float32, bfloat16 or float16. Use one of them."

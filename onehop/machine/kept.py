@@ -1,6 +1,7 @@
 """Where the measurement of this machine is kept, beside the caches of other tools. Loads no torch."""
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,20 @@ def load() -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        found: dict[str, Any] = json.loads(file.read_text())
-    except (ValueError, OSError) as error:
+        found = json.loads(file.read_text())
+        if not isinstance(found, dict):
+            raise ValueError("it holds no object")
+    except (ValueError, OSError, RecursionError) as error:
         raise ConfigError(f"{file} is damaged ({error}). Repeat onehop plan --measure.") from error
     return found
+
+
+def check() -> None:
+    """Whether a measurement could be kept, before it is made. Raises OSError."""
+    folder = place().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def keep(measured: dict[str, Any]) -> Path:

@@ -3,6 +3,7 @@
 import pytest
 
 from onehop.base.errors import OnehopError
+from onehop.cli import measure_resident
 from onehop.cli.measure import LEAST, fitted
 from onehop.cli.measure_resident import line, peak_of, resident
 from onehop.cost.roofline import Phase
@@ -65,6 +66,22 @@ def test_a_command_is_run_in_a_process_of_its_own():
 def test_a_command_that_fails_says_why():
     with pytest.raises(OnehopError, match=r"not measured: onehop train failed \(.*no-such-recipe"):
         peak_of("train", "no-such-recipe")
+
+
+def test_what_lies_in_the_working_folder_is_not_taken_for_a_library(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("raise SystemExit('shadowed')")
+    monkeypatch.chdir(tmp_path)
+    assert peak_of("--help") > 5e6
+
+
+def test_where_resident_memory_cannot_be_measured_the_rest_is(monkeypatch):
+    def fails(*words):
+        raise OnehopError("resident memory was not measured: onehop train failed (no room)")
+
+    told = []
+    monkeypatch.setattr(measure_resident, "peak_of", fails)
+    assert resident(told.append) == {}
+    assert told == ["resident memory", "resident memory was not measured: onehop train failed (no room)"]
 
 
 @pytest.mark.slow

@@ -4,9 +4,11 @@ import inspect
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -14,6 +16,7 @@ from rich.console import Console
 import onehop
 from onehop.base.units import human_bytes
 from onehop.cli import measure as measure_file
+from onehop.cli import measure_resident
 from onehop.cli import plan as plan_file
 from onehop.cli.main import main
 from onehop.cli.measure import measure
@@ -364,17 +367,71 @@ def test_a_measured_machine_tells_what_processes_hold(capsys):
     assert "a process holds beside its tensors, training: 400 MB and 10% of them" in said(capsys)
 
 
-@pytest.mark.parametrize("held", [{"training": {"base": 1.0}}, {"training": {"base": -1.0, "share": 1.0}}, 3])
+LINE = {"base": 1.0, "share": 1.0}
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"training": {"base": 1.0}, "inference": LINE}, {"training": {**LINE, "base": -1.0}, "inference": LINE}, 3,
+        {"training": LINE}, {"training": LINE, "inference": {**LINE, "share": 1e299}}, {"bogus": LINE},
+    ],
+)  # fmt: skip
 def test_a_measurement_with_damaged_memory_is_refused(capsys, held):
     machine = Device("this machine", 8e9, 1e10, {"float32": 1e11}, "a test, measured", "cpu")
     kept.keep({**to_dict(machine), "resident": held})
     assert "Repeat onehop plan --measure" in refusal(capsys, "tiny")
 
 
-def test_a_damaged_measurement_is_refused(capsys, tmp_path):
+@pytest.mark.parametrize("text", ['{"name": ', "null", "[]", "[" * 100_000, "{}"])
+def test_a_damaged_measurement_is_refused(capsys, text):
     kept.keep({})
-    kept.place().write_text('{"name": ')
+    kept.place().write_text(text)
     assert "Repeat onehop plan --measure" in refusal(capsys, "tiny")
+
+
+@pytest.mark.parametrize("own", [{"flops": {}}, {"bandwidth": 5e-324}, {"bandwidth": 1e299}])
+def test_a_measurement_of_no_machine_is_refused(capsys, own):
+    kept.keep({**to_dict(Device("this machine", 8e9, 1e10, {"float32": 1e11}, "measured", "cpu")), **own})
+    assert "Repeat onehop plan --measure" in refusal(capsys, "gpt2")
+
+
+def test_a_place_that_cannot_keep_a_measurement_is_told_before_it_is_made(capsys, tmp_path, monkeypatch):
+    (tmp_path / ".cache").write_text("no folder")
+    monkeypatch.setattr(measure_resident, "resident", lambda report: pytest.fail("measured first"))
+    assert ".cache" in refusal(capsys, "--measure")
+
+
+def test_names_are_near_whatever_their_case(capsys):
+    assert "Did you mean gpt2?" in refusal(capsys, "GPT2x")
+    asked = found(capsys, "tiny", "--device", "NVIDIA GeForce RTX 4090")
+    assert asked["device"]["name"] == "RTX 4090"
+
+
+def test_a_recipe_that_has_a_presets_name_can_be_planned_as_the_note_says(capsys):
+    (recipe,) = re.findall(r"onehop plan (\S+)\)", said(capsys, "tiny"))
+    assert found(capsys, recipe)["source"] == "recipe"
+
+
+@pytest.mark.parametrize("words", [("",), ("gpt2", "--cache-dtype", "")])
+def test_empty_words_are_refused(capsys, words):
+    assert re.search("Give a|cannot hold ''", refusal(capsys, *words))
+
+
+def test_a_preset_is_planned_without_the_tables_of_file_formats():
+    look = "print([name for name in sys.modules if name.startswith(('torch', 'numpy', 'onehop.formats'))])"
+    probe = f"import sys; from onehop.cli.main import main; main(['plan', 'gpt2', '--json']); {look}"
+    out = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+def test_a_full_place_for_json_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "onehop", "plan", "gpt2", "--json"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 def test_this_machine_has_cores_and_memory():

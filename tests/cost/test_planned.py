@@ -373,3 +373,19 @@ def test_a_count_that_is_no_number_is_refused(monkeypatch):
     monkeypatch.setattr(TellingFFN, "parameters", lambda self, d_model: "many")
     with pytest.raises(ConfigError, match=r"TellingFFN\.parameters gives 'many': it needs a number"):
         plan(decoder(ffn={"kind": "telling"})).parameters
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (lambda self, d_model: 1.5, r"parameters gives 1\.5: it needs a whole number"),
+        (
+            lambda self, d_model: d_model // 0,
+            r"parameters fails \(ZeroDivisionError: .*\)\. Correct it in your own file",
+        ),
+    ],
+)
+def test_a_count_that_fails_or_is_a_fraction_is_refused(monkeypatch, count, told):
+    monkeypatch.setattr(TellingFFN, "parameters", count)
+    with pytest.raises(ConfigError, match=f"TellingFFN.{told}"):
+        plan(decoder(ffn={"kind": "telling"})).parameters
