@@ -119,12 +119,12 @@ def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     They are for training, in which its gradient takes three times as long, and for a single token that is decoded.
     """
     if x.is_cpu:
-        if torch.is_inference_mode_enabled():
-            if x.numel() == x.size(-1) and _is_at_hand(x):
-                return _one_row(x, weight, eps)
-        elif weight is not None and x.dtype in (torch.float32, torch.float64) and by_hand(x, weight):
-            y: Tensor = _Trained.apply(x, weight, eps)
-            return y
+        if torch.is_grad_enabled():
+            if weight is not None and x.dtype in (torch.float32, torch.float64) and by_hand(x, weight):
+                y: Tensor = _Trained.apply(x, weight, eps)
+                return y
+        elif x.numel() == x.size(-1) and _is_at_hand(x):
+            return _one_row(x, weight, eps)
     return F.rms_norm(x, (x.size(-1),), weight, eps)
 
 
@@ -143,7 +143,9 @@ _ZERO = torch.zeros(1)
 
 def _is_at_hand(x: Tensor) -> bool:
     """Whether the numbers of x can be read now, and are no wider than float32."""
-    return type(x) is Tensor and x.dtype != torch.float64 and not torch.compiler.is_compiling()
+    if torch.compiler.is_compiling():  # first: the compiler knows nothing of inference mode
+        return False
+    return type(x) is Tensor and x.dtype != torch.float64 and torch.is_inference_mode_enabled()
 
 
 class _Trained(torch.autograd.Function):

@@ -263,3 +263,15 @@ def test_what_is_no_single_graph_is_not_compiled():
     assert not loss_of.works
     assert said[0].startswith("not compiled: ")
     assert len(said) == 1
+
+
+GPT2 = {"attention": {"n_heads": 4, "bias": True, "position": "none"}, "norm": "layer", "final_norm": "layer"}
+
+
+@pytest.mark.parametrize("parts", [{}, {**GPT2, "embed": {"position": "learned"}}], ids=["Llama's parts", "GPT-2's"])
+def test_the_loss_is_one_graph(parts):
+    """`fullgraph` refuses anything that would break it; what is made of the graph is the slow tests' business."""
+    model, rows = small_model(decoder(**parts), dtype=torch.float32), batch(16, rows=2, length=8)
+    torch.compiler.reset()
+    graph = torch.compile(batch_loss, backend="eager", fullgraph=True)
+    assert float(graph(model, rows).surprise) == pytest.approx(float(batch_loss(model, rows).surprise), rel=1e-5)
