@@ -93,9 +93,11 @@ def _show_cache(cache: Mapping[str, Any], asked: Mapping[str, Any], say: Say) ->
 
 
 def _show_attention(found: Mapping[str, Any], asked: Mapping[str, Any], say: Say) -> None:
+    at = found["crossover_tokens"]
+    twice = "at no length twice as much" if at is None else f"twice as much from {at} on"
     say(
         f"attention over {asked['context']} tokens moves {human_bytes(found['plain_bytes'])} as defined, "
-        f"{human_bytes(found['tiled_bytes'])} by tiles (twice as much from {found['crossover_tokens']} on)"
+        f"{human_bytes(found['tiled_bytes'])} by tiles ({twice})"
     )
     say()
 

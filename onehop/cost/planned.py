@@ -242,8 +242,7 @@ class Plan:
     def _traffic_dict(self, context: int, asked: Asked) -> dict[str, Any]:
         size = bytes_per_weight(self._served(asked).computes)
         plain, tiled = attention_bytes(self.config, context, size)
-        first = next(self.config.layers()).attention
-        return {"plain_bytes": plain, "tiled_bytes": tiled, "crossover_tokens": crossover(first, size)}
+        return {"plain_bytes": plain, "tiled_bytes": tiled, "crossover_tokens": crossover(self.config, size)}
 
     def _cache_dict(self, context: int, asked: Asked) -> dict[str, Any]:
         dtype = asked.caches

@@ -137,3 +137,13 @@ def test_a_number_of_400_digits_is_refused(capsys, words, text):
 def test_so_is_a_config_that_holds_one(capsys, tmp_path, key):
     (tmp_path / "config.json").write_text(json.dumps({**write_config(small()), key: int(HUGE)}))
     assert refusal(capsys, "config.json")
+
+
+# Attention's traffic
+
+
+def test_where_tiles_never_save_half_it_says_so(capsys):
+    wide = ["gpt2", "model.attention.n_heads=2", "model.attention.n_kv_heads=2", "model.attention.d_head=384"]
+    assert found(capsys, *wide)["attention"]["crossover_tokens"] is None
+    assert "by tiles (at no length twice as much)" in said(capsys, *wide)
+    assert found(capsys, "gpt2")["attention"]["crossover_tokens"] < 128

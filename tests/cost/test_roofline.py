@@ -15,7 +15,7 @@ from onehop.cost.devices import DEVICES, Device, Pace, device, from_dict, to_dic
 from onehop.cost.flops import Pass, products
 from onehop.cost.roofline import Work, muon_flops, rate_at
 from onehop.cost.serving import InferencePlan
-from onehop.cost.traffic import Shape, crossover, plain_bytes, queries_on_chip, tiled_bytes
+from onehop.cost.traffic import Shape, attention_bytes, crossover, plain_bytes, queries_on_chip, tiled_bytes
 from onehop.cost.weights import weights
 from tests.small_models import decoder, encoder_decoder
 
@@ -24,36 +24,90 @@ from tests.small_models import decoder, encoder_decoder
 
 def walked(s, on_chip):
     """Bytes that the two algorithms move, counted load by load and store by store for one text."""
-    t, d, n = s.length, s.d_head, s.n_heads
-    plain = n * (t * d + t * t) + s.n_kv_heads * t * d  # read q and k, write scores
-    plain += n * (t * t + t * t)  # read scores, write weights
-    plain += n * (t * t + t * d) + s.n_kv_heads * t * d  # read weights and v, write the output
+    t, k, d, n = s.length, s.n_keys, s.d_head, s.n_heads
+    plain = n * (t * d + t * k) + s.n_kv_heads * k * d  # read q and k, write scores
+    plain += n * (t * k + t * k)  # read scores, write weights
+    plain += n * (t * k + t * d) + s.n_kv_heads * k * d  # read weights and v, write the output
     rows = queries_on_chip(s, on_chip)
     tiled = sums = 0
     for _ in range(n):
         for start in range(0, t, rows):
             run = min(rows, t - start)
             tiled += run * d  # read q
-            for first in range(0, t, rows):
-                tiled += 2 * min(rows, t - first) * d  # read k and v
+            for first in range(0, k, rows):
+                tile = range(first, min(first + rows, k))
+                apart = max(0, start - tile[-1], tile[0] - (start + run - 1))  # of the nearest query and key
+                if s.window is None or apart < s.window:
+                    tiled += 2 * len(tile) * d  # read k and v
             tiled += run * d  # write the output
             sums += run
     return s.size * plain, s.size * tiled + 4 * sums
 
 
-@given(st.integers(1, 300), st.sampled_from([1, 2, 4]), st.sampled_from([8, 16]), st.sampled_from([512, 4096, 65536]))
+lengths, chips = st.integers(1, 300), st.sampled_from([512, 4096, 65536])
+
+
+@given(lengths, st.sampled_from([1, 2, 4]), st.sampled_from([8, 16]), chips)
 def test_bytes_are_those_of_the_algorithms_walked_through(length, kv_heads, d_head, on_chip):
     s = Shape(4, kv_heads, d_head, length, 2.0)
     assert (plain_bytes(s), tiled_bytes(s, on_chip)) == walked(s, on_chip)
 
 
-def test_from_the_crossover_on_the_definition_moves_twice_as_much():
-    a = decoder(attention={"n_heads": 4, "n_kv_heads": 4, "d_head": 64}).blocks[0].attention
-    at = crossover(a, 2.0)
-    before, there = (Shape.of(a, n, 2.0) for n in (at - 1, at))
-    assert plain_bytes(before) < 2 * tiled_bytes(before)
-    assert plain_bytes(there) >= 2 * tiled_bytes(there)
-    assert at <= 2 * 64  # as soon as T x T numbers are as many as q, k, v and the output have
+@given(lengths, st.integers(1, 320), st.sampled_from([1, 2]), chips)
+def test_so_they_are_with_a_window(length, window, kv_heads, on_chip):
+    s = Shape(2, kv_heads, 8, length, 2.0, window=window)
+    assert (plain_bytes(s), tiled_bytes(s, on_chip)) == walked(s, on_chip)
+
+
+@given(lengths, lengths, chips)
+def test_so_they_are_over_a_source(length, source, on_chip):
+    s = Shape(2, 2, 8, length, 2.0, keys=source)
+    assert (plain_bytes(s), tiled_bytes(s, on_chip)) == walked(s, on_chip)
+
+
+def test_tiles_beyond_a_window_are_not_read():
+    """By hand: 10 tokens in tiles of 2 are 5 runs. A window of 3 reaches 2 keys further: one tile on either side.
+
+    The runs read 2, 3, 3, 3, 2 tiles of 2 keys. A window of 1 reads each run's own tile, one of all tokens all 5.
+    """
+    keys = {1: 10, 3: 26, 10: 50, None: 50}
+    for window, n in keys.items():
+        s = Shape(1, 1, 4, 10, 2.0, window=window)
+        assert queries_on_chip(s, 64) == 2
+        assert tiled_bytes(s, 64) == 2 * (2 * 10 * 4 + 2 * n * 4) + 4 * 10
+        assert plain_bytes(s) == 2 * (4 * 10 * 4 + 4 * 10 * 10)  # hidden scores are written too
+
+
+def test_an_encoder_decoder_reads_its_source_too():
+    """Each of 2 layers of encoder, decoder and cross-attention takes as much: no tile is left out of either."""
+    config = encoder_decoder()
+    one = Shape.of(config.blocks[0].attention, 40, 2.0)
+    layers = 2 * config.n_layers + config.encoder.n_layers
+    assert attention_bytes(config, 40, 2.0) == (layers * plain_bytes(one), layers * tiled_bytes(one))
+
+
+@pytest.mark.parametrize(("d_head", "window"), [(64, None), (128, None), (128, 300), (256, 512)])
+def test_from_the_crossover_on_the_definition_moves_twice_as_much(d_head, window):
+    """Not where it first does: with heads of 128, tokens 129 to 192 are one run, and the second costs more."""
+    config = decoder(attention={"n_heads": 4, "n_kv_heads": 4, "d_head": d_head, "window": window})
+    at = crossover(config, 2.0)
+    assert not_twice(config, at - 1)
+    assert [n for n in range(at, at + 2000) if not_twice(config, n)] == []
+    if d_head == 64:
+        assert at <= 2 * 64  # as soon as T x T numbers are as many as q, k, v and the output have
+
+
+def not_twice(config, length):
+    plain, tiled = attention_bytes(config, length, 2.0)
+    return plain < 2 * tiled
+
+
+def test_wide_heads_have_no_crossover():
+    """Of heads of 256, 96 tokens fill the chip: for each query the definition moves 4 S numbers, tiles 512 S / 96."""
+    config = decoder(attention={"n_heads": 4, "n_kv_heads": 4, "d_head": 256})
+    assert crossover(config, 2.0) is None
+    plain, tiled = attention_bytes(config, 1 << 30, 2.0)
+    assert plain / tiled == pytest.approx(4 / (512 / 96), rel=1e-4)
 
 
 def test_a_published_ratio_has_its_size():
