@@ -12,14 +12,16 @@ class Parameters:
 
     `active` are those that one token meets: of routed experts, n_active of n_experts. `embedding` are the tables with a
     row for each token id, position or segment, an untied head's matrix included; `non_embedding` is the rest, the N of
-    Kaplan et al. 2020, arXiv:2001.08361, section 1.3. `by_layer` counts the decoder's layers, `by_encoder_layer` the
-    encoder's. With anything in `missing` all figures are lower bounds.
+    Kaplan et al. 2020, arXiv:2001.08361, section 1.3; `active_non_embedding` those of it that one token meets.
+    `by_layer` counts the decoder's layers, `by_encoder_layer` the encoder's. With anything in `missing` all figures are
+    lower bounds.
     """
 
     total: int
     active: int
     embedding: int
     non_embedding: int
+    active_non_embedding: int
     by_part: dict[str, int]
     by_layer: list[int]
     by_encoder_layer: list[int] = field(default_factory=list)
@@ -29,7 +31,7 @@ class Parameters:
 def count(weights: Sequence[Weight]) -> Parameters:
     """Add up `weights`."""
     total = sum(w.size for w in weights)
-    table = sum(w.size for w in weights if w.part in EMBEDDING or w.name.endswith("head.projection.weight"))
+    table = sum(w.size for w in weights if _by_id(w))
     by_part: dict[str, int] = {}
     for w in weights:
         name = f"encoder {w.part}" if w.encoder else w.part
@@ -39,11 +41,17 @@ def count(weights: Sequence[Weight]) -> Parameters:
         active=round(sum(w.size * w.share for w in weights)),
         embedding=table,
         non_embedding=total - table,
+        active_non_embedding=round(sum(w.size * w.share for w in weights if not _by_id(w))),
         by_part={name: n for name, n in by_part.items() if n},
         by_layer=_by_layer([w for w in weights if not w.encoder]),
         by_encoder_layer=_by_layer([w for w in weights if w.encoder]),
         missing=list(dict.fromkeys(w.missing for w in weights if w.missing is not None)),
     )
+
+
+def _by_id(w: Weight) -> bool:
+    """Whether a weight is a table with a row for each id, position or segment."""
+    return w.part in EMBEDDING or w.name.endswith("head.projection.weight")
 
 
 def _by_layer(weights: Sequence[Weight]) -> list[int]:

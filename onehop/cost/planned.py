@@ -162,13 +162,14 @@ class Plan:
         """Everything, under the keys that docs/planner.md lists."""
         asked = asked or Asked()
         context, on_cpu = self.context(asked), device is not None and device.kind == "cpu"
+        n = self.parameters
         out = {
-            "params": _params(self.parameters),
+            "params": _params(n),
             "flops": self._flops_dict(context, self.train_context(asked)),
             "attention": self._traffic_dict(context, asked),
             "kv_cache": self._cache_dict(context, asked),
             "memory": self._memory_dict(asked, on_cpu, {} if device is None else device.resident),
-            "loss": [asdict(o) for o in for_model(self.parameters.active, self.parameters.non_embedding, asked.tokens)],
+            "loss": [asdict(o) for o in for_model(n.active, n.active_non_embedding, asked.tokens)],
             "asked": {**asdict(asked), "context": context, "train_context": self.train_context(asked)},
             "vocab_size": self.config.need_vocab(),
             "missing": self.missing(),

@@ -118,7 +118,10 @@ def for_budget(flops: float) -> list[Outcome]:
 
 
 def for_model(active: float, non_embedding: float, tokens: float | None) -> list[Outcome]:
-    """The loss under each law after `tokens` tokens, or after those for which the model's size is the best."""
+    """The loss under each law after `tokens` tokens, or after those for which the model's size is the best.
+
+    `active` parameters are those that a token meets, `non_embedding` those of them that are in no embedding.
+    """
     out = []
     for found in LAWS:
         n = non_embedding if isinstance(found, KaplanLaw) else active

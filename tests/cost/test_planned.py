@@ -165,6 +165,18 @@ def test_a_config_without_a_vocabulary_is_refused():
         plan(decoder(vocab_size=None)).parameters
 
 
+def test_every_law_is_asked_about_the_parameters_that_a_token_meets():
+    """By hand: in each of 2 layers a token does not meet 3 of 4 experts, which have 3 maps of 16 x 8 each."""
+    experts = {"kind": "moe", "n_experts": 4, "n_active": 1, "d_ff": 8, "expert": "gated"}
+    one = plan(decoder(ffn=experts))
+    n = one.parameters
+    assert n.non_embedding - n.active_non_embedding == n.total - n.active == 2 * 3 * 384
+    of = {row["law"]: row["parameters"] for row in one.as_dict()["loss"]}
+    assert (of["kaplan"], of["replication"]) == (n.active_non_embedding, n.active)
+    dense = plan(decoder()).parameters
+    assert dense.active_non_embedding == dense.non_embedding
+
+
 # What-ifs
 
 
