@@ -207,10 +207,11 @@ def _machine(where: Device, json: bool) -> int:
             human_bytes(d.memory),
             f"{human_bytes(d.bandwidth)}/s",
             f"{human_flops(d.peak('bfloat16'))}/s",
+            "" if (used := d.multiplies("bfloat16")) == "bfloat16" else f"in {used}",
         )
         for d in DEVICES
     ]
-    say(sheet("device", "memory", "bandwidth", "bfloat16", rows=rows))
+    say(sheet("device", "memory", "bandwidth", "bfloat16", "", rows=rows))
     say("  --device NAME and --json say where these figures are from", markup=False)
     say(fill(f"presets: {', '.join(presets)}", 100, subsequent_indent="  ", break_on_hyphens=False), markup=False)
     say("next: onehop plan MODEL, onehop plan MODEL --device H200, onehop plan --budget 1e21flops", markup=False)

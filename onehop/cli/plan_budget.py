@@ -59,7 +59,7 @@ def budget_flops(
             )
         words, amount = f"{amount:,.0f} at {price:g} an hour: ", amount / price
     flops = _within(amount * 3600 * device.peak(dtype) * mfu, text)
-    return flops, f"{words}{amount:,.0f} hours of {device.name} at {mfu:.0%} of its peak in {dtype}"
+    return flops, f"{words}{amount:,.0f} hours of {device.name} at {mfu:.0%} of its peak in {device.multiplies(dtype)}"
 
 
 def _within(flops: float, text: str) -> float:

@@ -49,12 +49,16 @@ class Device:
     pace: "Pace | None" = None
     resident: Mapping[str, Resident] = field(default_factory=dict)
 
-    def peak(self, dtype: str) -> float:
-        """FLOP/s for numbers of `dtype`: quantised weights are multiplied as bfloat16, where that is fast."""
+    def multiplies(self, dtype: str) -> str:
+        """The type in which numbers of `dtype` are multiplied: quantised weights as bfloat16, where that is fast."""
         for name in (dtype, *(("bfloat16", "float16") if dtype != "float64" else ()), "float32"):
             if name in self.flops:
-                return self.flops[name]
-        return max(self.flops.values())
+                return name
+        return max(self.flops, key=lambda name: self.flops[name])
+
+    def peak(self, dtype: str) -> float:
+        """FLOP/s for numbers of `dtype`, in the type in which they are multiplied."""
+        return self.flops[self.multiplies(dtype)]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from onehop.cli.plan_budget import budget_flops, points_of
 from onehop.cost import plan
 from onehop.cost.devices import device
 from onehop.cost.scaling import law
-from tests.cli.test_plan import found, refusal
+from tests.cli.test_plan import found, refusal, said
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,15 @@ def test_budgets_in_hours_and_money_become_flops():
     assert "40% of its peak" in words
     assert budget_flops("$1000", h100, mfu=0.4, price=2.0, dtype="bfloat16")[0] == pytest.approx(hours)
     assert budget_flops("1,000 usd", h100, mfu=0.4, price=2.0, dtype="bfloat16")[0] == pytest.approx(hours)
+
+
+def test_the_type_is_named_in_which_the_device_multiplies(capsys):
+    """500 h at 40 % of 1.43e12 FLOP/s in float32: this processor has no bfloat16."""
+    flops, words = budget_flops("500h", device("Core i9-14900K"), dtype="bfloat16")
+    assert flops == pytest.approx(500 * 3600 * 0.4 * 1.43e12)
+    assert words == "500 hours of Core i9-14900K at 40% of its peak in float32"
+    rows = [line for line in said(capsys).splitlines() if "TFLOP/s" in line]
+    assert [line.split()[0] for line in rows if line.endswith("in float32")] == ["Core"]
 
 
 @pytest.mark.parametrize(
