@@ -8,7 +8,9 @@ def human_bytes(n: float) -> str:
 
 
 def human_count(n: float) -> str:
-    """A count with a short suffix: 1_240_000 -> '1.24M'."""
+    """A count with a short suffix: 1_240_000 -> '1.24M'; beyond 1e18, for which there is none, by powers of ten."""
+    if abs(n) >= 1e18:
+        return _power(n)
     number, unit = _scaled(n, ("", "k", "M", "B", "T"))
     return f"{number}{unit}"
 
@@ -16,8 +18,7 @@ def human_count(n: float) -> str:
 def human_flops(n: float) -> str:
     """FLOPs with a decimal unit: 481e9 -> '481 GFLOP'; beyond petaflops by powers of ten, as budgets are written."""
     if abs(n) >= 1e18:
-        digits, _, power = f"{n:.3g}".partition("e+")
-        return f"{digits}e{power} FLOP"
+        return f"{_power(n)} FLOP"
     number, unit = _scaled(n, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
     return f"{number} {unit}"
 
@@ -30,6 +31,11 @@ def human_time(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _power(n: float) -> str:
+    """Three digits and a power of ten: '1.5e21'."""
+    return f"{n:.3g}".replace("e+", "e")
 
 
 def _scaled(n: float, units: tuple[str, ...]) -> tuple[str, str]:

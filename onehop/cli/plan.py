@@ -30,6 +30,7 @@ from onehop.config.model import ModelConfig
 from onehop.config.named import presets
 from onehop.cost.advice import for_inference, for_training, what_fits
 from onehop.cost.devices import DEVICES, Device, device, from_dict, to_dict
+from onehop.cost.numbers import MOST
 from onehop.cost.planned import Asked, Plan
 from onehop.cost.scaling import DEFAULT, Law, for_budget, for_serving, law, spread
 from onehop.cost.what_if import swept, what_ifs
@@ -224,8 +225,8 @@ def _machine(where: Device, json: bool) -> int:
 
 def _budget(text: str, where: Device, how: dict[str, Any], served: float | None, json: bool) -> int:
     """The best use of a budget under each law."""
-    if served is not None and not 0 < served < float("inf"):
-        raise ConfigError(f"--serve {served:g}: needs a number of tokens above 0.")
+    if served is not None:
+        _need_served(served)
     flops, words = budget_flops(text, where, dtype="bfloat16", **how)
     outcomes = for_budget(flops)
     say = people(json).print
@@ -239,12 +240,20 @@ def _budget(text: str, where: Device, how: dict[str, Any], served: float | None,
         say(
             f"the same loss at the least cost if it answers {human_count(served)} tokens ({DEFAULT}): "
             f"{human_count(best.parameters)} parameters on {human_count(best.tokens)} tokens, "
-            f"{best.over_training:.1f} times the tokens of its own optimum",
+            f"{human_count(best.over_training)} times the tokens of its own optimum",
             markup=False,
         )
     if json:
         machines(found)
     return 0
+
+
+def _need_served(tokens: float) -> None:
+    """Refuse what is no number of tokens, or more than a law is asked about."""
+    if not 0 < tokens < float("inf"):
+        raise ConfigError(f"--serve {tokens:g}: needs a number of tokens above 0.")
+    if tokens > MOST:
+        raise ConfigError(f"--serve {tokens:g}: a plan counts up to {MOST} tokens. Ask for less.")
 
 
 def _fit(files: Sequence[str], json: bool) -> int:

@@ -32,6 +32,7 @@ def test_bytes_are_written_with_three_digits_and_a_decimal_unit(n, text):
         (7e9, "7B"),
         (15e12, "15T"),
         (4.2e15, "4200T"),
+        (1.5255e19, "1.53e19"),
     ],
 )
 def test_counts_are_written_with_three_digits_and_a_suffix(n, text):

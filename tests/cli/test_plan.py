@@ -276,6 +276,8 @@ def test_a_model_that_ships_is_found_by_name(capsys):
         (["--budget", "1e300flops"], "is 1e+300 FLOPs"),
         (["--budget", "1e21flops", "--serve", "nan"], "--serve nan: needs a number of tokens above 0."),
         (["--budget", "1e21flops", "--serve", "0"], "--serve 0: needs a number of tokens above 0."),
+        (["--budget", "1e21flops", "--serve", "1e308"], "--serve 1e+308: a plan counts up to 9007199254740992 tokens."),
+        (["--budget", "1e40flops", "--serve", "1e30"], "--serve 1e+30: a plan counts up to 9007199254740992 tokens."),
         (["--budget", "10gpu-hours"], "needs --device"),
         (["--budget", "10usd", "--device", "H100", "--price", "inf"], "needs --price"),
         (["--budget", "10usd", "--device", "H100", "--price", "1e-320"], "is inf FLOPs"),

@@ -80,6 +80,12 @@ def test_a_served_model_is_smaller_and_trained_for_longer(capsys):
     assert rows["served"]["parameters"] < rows["outcomes"][2]["parameters"]
 
 
+def test_how_much_longer_is_told_in_few_digits(capsys):
+    assert found(capsys, "--budget", "1e13flops", "--serve", "9e15")["served"]["over_training"] > 1000
+    text = said(capsys, "--budget", "1e13flops", "--serve", "9e15")
+    assert re.search(r", [0-9.]{1,4}[kM] times the tokens of its own optimum", text)
+
+
 def test_a_price_of_nothing_is_refused():
     with pytest.raises(ConfigError, match="needs --price"):
         budget_flops("10usd", device("H100"), mfu=0.4, price=0.0, dtype="bfloat16")
