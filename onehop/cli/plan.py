@@ -17,6 +17,7 @@ from onehop.cli.plan_budget import budget_flops, points_of
 from onehop.cli.plan_modes import mode
 from onehop.cli.plan_source import Source, source
 from onehop.cli.plan_tables import (
+    Say,
     seconds,
     sheet,
     show_advice,
@@ -26,7 +27,6 @@ from onehop.cli.plan_tables import (
     show_sweep,
     show_what_ifs,
 )
-from onehop.config.model import ModelConfig
 from onehop.config.named import presets
 from onehop.cost.advice import for_inference, for_training, what_fits
 from onehop.cost.devices import DEVICES, Device, device, from_dict, to_dict
@@ -119,27 +119,22 @@ def _plan(question: Question, *, what_if: bool, rooms: bool, json: bool) -> int:
     one, where = Plan(found.config), question.where
     say = people(json).print
     if rooms:
-        fits = what_fits(one, asked, where)
-        show_rooms(fits, where.name, where.memory, say)
-        if max(fits[0].texts) > found.config.max_len:
-            say(f"  the model was made for texts of {found.config.max_len:,} tokens at most", markup=False)
-        if json:
-            machines({"device": where.name, "memory": where.memory, "fits": [asdict(room) for room in fits]})
-        return 0
+        return _rooms(found, asked, where, json)
+    notes = [*found.notes, *one.notes(asked)]
     if what_if:
         changes = what_ifs(found.config, asked, where)
+        _say_notes(notes, say)
         show_what_ifs(changes, say)
         if json:
-            machines({"what_if": [{"name": row.name, **asdict(row.figures)} for row in changes]})
+            machines({"notes": notes, "what_if": [{"name": row.name, **asdict(row.figures)} for row in changes]})
         return 0
-    figures, notes = one.as_dict(asked, device=where), [*found.notes, *one.notes(asked)]
+    figures = one.as_dict(asked, device=where)
     served, trained = for_inference(one, asked, where), for_training(one, asked, where)
     if json:
         advice = {"inference": _steps(served), "training": _steps(trained)}
         machines({"model": found.name, "source": found.kind, "notes": notes, **figures, "advice": advice})
         return 0
-    for note in notes:
-        say(f"({note})", markup=False)
+    _say_notes(notes, say)
     show_plan(figures, found.name, say)
     say()
     show_advice(served, trained, where.name, say)
@@ -148,6 +143,24 @@ def _plan(question: Question, *, what_if: bool, rooms: bool, json: bool) -> int:
             "no times: onehop plan --measure measures this machine once, --device H200 asks about another", markup=False
         )
     return 0
+
+
+def _rooms(found: Source, asked: Asked, where: Device, json: bool) -> int:
+    """How many texts fit."""
+    fits, say = what_fits(Plan(found.config), asked, where), people(json).print
+    _say_notes(found.notes, say)
+    show_rooms(fits, where.name, where.memory, say)
+    if max(fits[0].texts) > found.config.max_len:
+        say(f"  the model was made for texts of {found.config.max_len:,} tokens at most", markup=False)
+    if json:
+        fitting = [asdict(room) for room in fits]
+        machines({"device": where.name, "memory": where.memory, "notes": list(found.notes), "fits": fitting})
+    return 0
+
+
+def _say_notes(notes: Sequence[str], say: Say) -> None:
+    for note in notes:
+        say(f"({note})", markup=False)
 
 
 def _steps(advice: Any) -> dict[str, Any]:
@@ -285,36 +298,38 @@ def _sweep(text: str, question: Question, out: Path, json: bool) -> int:
     words = [value.strip() for value in values.split(",")]
     rows = [_at(key, value, question) for value in words]
     try:
-        found = list(zip(words, swept(rows, question.where), strict=True))
+        found = list(zip(words, swept([(row.config, asked) for row, asked in rows], question.where), strict=True))
     except OnehopError as error:
         raise ConfigError(f"--sweep {key}: {error}") from error
+    notes = list(dict.fromkeys(n for row, asked in rows for n in [*row.notes, *Plan(row.config).notes(asked)]))
     from onehop.cli.plan_picture import draw_sweep
 
     say = people(json).print
-    show_sweep(key, found, say)
+    _say_notes(notes, say)
+    show_sweep(key, found, say, equal=len({asked.tokens for _, asked in rows}) == 1)
     draw_sweep(key, found, out)
     say(f"drawn into {out}", markup=False, soft_wrap=True)
     if json:
-        machines({"key": key, "rows": [{"value": value, **asdict(f)} for value, f in found], "plot": str(out)})
+        values_found = [{"value": value, **asdict(f)} for value, f in found]
+        machines({"key": key, "notes": notes, "rows": values_found, "plot": str(out)})
     return 0
 
 
 SWEPT = ("context", "batch", "tokens", "dtype", "cache_dtype")
 
 
-def _at(key: str, value: str, question: Question) -> tuple[ModelConfig, Asked]:
-    """The config and what is asked with one key at a value. Raises ConfigError that names the value."""
+def _at(key: str, value: str, question: Question) -> tuple[Source, Asked]:
+    """The model and what is asked with one key at a value. Raises ConfigError that names the value."""
     try:
         return _set(key, value, question)
     except OnehopError as error:
         raise ConfigError(f"--sweep {key}={value}: {error}") from error
 
 
-def _set(key: str, value: str, question: Question) -> tuple[ModelConfig, Asked]:
+def _set(key: str, value: str, question: Question) -> tuple[Source, Asked]:
     """The same, whether it is a key of the recipe or an option of this command."""
     if "." in key:
-        found, asked = question.answer(f"{key}={value}")
-        return found.config, asked
+        return question.answer(f"{key}={value}")
     name = key.replace("-", "_")
     if name not in SWEPT:
         raise ConfigError(f"{key} is no key. Keys are written model.n_layers, or are {', '.join(SWEPT)}.")
@@ -322,5 +337,4 @@ def _set(key: str, value: str, question: Question) -> tuple[ModelConfig, Asked]:
         number = value if name.endswith("dtype") else float(value) if name == "tokens" else int(value)
     except ValueError:
         raise ConfigError(f"needs a {'' if name == 'tokens' else 'whole '}number") from None
-    found, asked = question.answer(**{name: number})
-    return found.config, asked
+    return question.answer(**{name: number})

@@ -222,13 +222,26 @@ def show_what_ifs(rows: Sequence[WhatIf], say: Say) -> None:
     """One change a line."""
     say(_compared("what if", [(row.name, row.figures) for row in rows], leave="cache\n/token"))
     say("  as large: as many parameters in blocks; 8 experts: half as wide each, for the same FLOPs", markup=False)
-    say("  loss: by the law of the replication, for the training FLOPs that the first line would take", markup=False)
+    _say_law([row.figures for row in rows], say, equal=True)
 
 
-def show_sweep(key: str, rows: Sequence[tuple[str, Figures]], say: Say) -> None:
-    """One value of a key a line."""
+def show_sweep(key: str, rows: Sequence[tuple[str, Figures]], say: Say, *, equal: bool) -> None:
+    """One value of a key a line. equal: whether all may spend as much on training, and not each its own tokens."""
     say(f"{key} at each value", markup=False)
     say(_compared(key.rpartition(".")[2], rows))
+    _say_law([f for _, f in rows], say, equal=equal)
+
+
+def _say_law(rows: Sequence[Figures], say: Say, *, equal: bool) -> None:
+    """What the loss is, where there is one."""
+    if all(f.loss is None for f in rows):
+        return
+    spent = "the training FLOPs that the first line would take" if equal else "the tokens of each"
+    say(f"  loss: by the law of the replication, for {spent}", markup=False)
+    say(
+        "  (the law sees active parameters and tokens alone: no shape, and no weights in few bits)",
+        markup=False,
+    )
 
 
 def _compared(first: str, rows: Sequence[tuple[str, Figures]], *, leave: str | None = None) -> Table:

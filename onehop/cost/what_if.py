@@ -87,13 +87,13 @@ def what_ifs(config: ModelConfig, asked: Asked, device: Device | None) -> list[W
     for name, make in _changes(config, asked):
         try:
             other, wish = make()
+            changed_plan = Plan(other)
+            if wish.stored is not None:  # bytes of a file: of another model in proportion, of another type not at all
+                scale = changed_plan.parameters.total / plan.parameters.total
+                wish = replace(wish, stored=wish.stored * scale if wish.dtype == asked.dtype else None)
+            out.append(WhatIf(name, figures(changed_plan, wish, device, budget)))
         except ConfigError:
-            continue  # a rule of the config forbids it: nothing to compare
-        changed_plan = Plan(other)
-        if wish.stored is not None:  # bytes of a file: of another model in proportion, of another type not at all
-            scale = changed_plan.parameters.total / plan.parameters.total
-            wish = replace(wish, stored=wish.stored * scale if wish.dtype == asked.dtype else None)
-        out.append(WhatIf(name, figures(changed_plan, wish, device, budget)))
+            continue  # a rule of the config forbids it, or it is more than a plan counts: nothing to compare
     return out
 
 
@@ -113,8 +113,13 @@ def _changes(config: ModelConfig, asked: Asked) -> Iterator[Change]:
         yield "half as deep, as large", lambda: (reshaped(config, 0.5), asked)
     context = asked.context or config.max_len
     longest = max(config.max_len, context, asked.train_context or 1)
-    longer = replace(asked, context=2 * context)
-    yield "twice the context", lambda: (changed(config, {"max_len": max(config.max_len, 2 * context)}), longer)
+    yield (
+        "twice the context",
+        lambda: (
+            changed(config, {"max_len": max(config.max_len, 2 * context)}),
+            replace(asked, context=2 * context),
+        ),
+    )
     if asked.dtype in ("float32", "bfloat16", "float16"):
         yield "weights in 8 bits (q8_0)", lambda: (config, replace(asked, dtype="q8_0", cache_dtype=asked.caches))
         yield "weights in 4 bits (q4_k)", lambda: (config, replace(asked, dtype="q4_k", cache_dtype=asked.caches))
@@ -126,8 +131,8 @@ def _changes(config: ModelConfig, asked: Asked) -> Iterator[Change]:
         learned = {"attention.position": {"kind": "none"}, "embed.position": "learned", "max_len": longest}
         yield "learned positions", lambda: (changed(config, learned), asked)
     for times in (4, 16):
-        more = replace(asked, batch=asked.batch * times)
-        yield f"{more.batch} texts at once", lambda more=more: (config, more)  # type: ignore[misc]
+        more = asked.batch * times
+        yield f"{more} texts at once", lambda more=more: (config, replace(asked, batch=more))  # type: ignore[misc]
 
 
 def _heads(config: ModelConfig, asked: Asked) -> Iterator[Change]:

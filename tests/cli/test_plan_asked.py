@@ -97,6 +97,36 @@ def test_a_text_that_the_model_was_not_made_for_is_noted(capsys):
     assert "learned positions" in [row["name"] for row in changes]
 
 
+def test_notes_are_told_with_every_question(capsys):
+    """Of a text beyond max_len, and of a preset's name that a recipe has too: each once, also where rows share them."""
+    beyond = "131072 tokens are beyond max_len=8192, for which the model was made"
+    for words in (["--what-if", "--context", "131072"], ["--sweep", "context=8192,131072"]):
+        assert found(capsys, "llama-3-8b", *words)["notes"] == [beyond]
+        assert f"({beyond})" in said(capsys, "llama-3-8b", *words)
+    other = "the recipe tiny is another thing: plan runs/tiny.toml"
+    for words in (["--what-if"], ["--what-fits"], ["--sweep", "batch=1,2"]):
+        assert found(capsys, "tiny", *words)["notes"] == [other]
+        assert said(capsys, "tiny", *words).count(f"({other})") == 1
+
+
+def test_what_the_loss_means_is_told_where_there_is_one(capsys):
+    assert "loss" not in said(capsys, "tiny", "--what-if")
+    for words in (["--what-if"], ["--sweep", "dtype=bfloat16,q4_k"]):
+        text = said(capsys, "gpt2", *words)
+        assert "for the training FLOPs that the first line would take" in text
+        assert "the law sees active parameters and tokens alone" in text
+    assert "for the tokens of each" in said(capsys, "gpt2", "--sweep", "tokens=1e9,1e10")
+
+
+def test_a_change_to_more_than_a_plan_counts_is_left_out(capsys):
+    most = 2**53
+    names = [row["name"] for row in found(capsys, "llama-3-8b", "--what-if", "--context", str(most))["what_if"]]
+    assert "twice the context" not in names
+    assert "multi-query attention" in names
+    names = [row["name"] for row in found(capsys, "llama-3-8b", "--what-if", "--batch", str(most))["what_if"]]
+    assert [name for name in names if "texts at once" in name] == []
+
+
 def test_a_model_that_sees_both_ways_keeps_and_decodes_nothing(capsys, tmp_path):
     config = small(attention={"n_heads": 4, "sees": "all"})
     (tmp_path / "both.json").write_text(json.dumps(config.model_dump(mode="json")))
