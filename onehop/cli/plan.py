@@ -281,6 +281,8 @@ def _fit(files: Sequence[str], json: bool) -> int:
     ]
     say(sheet(f"L = e + a/N^alpha + b/D^beta, {found.n_points} points", "", "95 % of resamples", rows=rows))
     say(f"misses the points by {found.rms:.2%} (root mean square)")
+    if found.undetermined:
+        say(f"the points do not determine {', '.join(found.undetermined)}: add runs of other sizes and lengths")
     if json:
         machines(asdict(found))
     return 0

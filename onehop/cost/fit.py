@@ -5,7 +5,7 @@ b - β log D_i, e)), δ = 1e-3, and keep the best of all starts. All starts are 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,31 +16,42 @@ from onehop.cost.scaling import Law
 Array = NDArray[np.float64]
 DELTA = 1e-3
 MEMORY, STEPS = 10, 400  # steps that L-BFGS remembers, and takes at most
+SETTLED = 1e-15  # a fall of the objective that is none
 # Starts: appendix D.2's grid of α, β, e, a, b, two steps coarser.
 GRID = ((0.0, 0.5, 1.0, 1.5, 2.0), (0.0, 0.5, 1.0, 1.5, 2.0), (-1.0, 0.0, 1.0), (0.0, 10.0, 20.0), (0.0, 10.0, 20.0))
 FLAT = 1e-3  # an exponent by which a thousand times as much lowers a term by less than 1 %
 IN_STEP = 0.999  # a correlation of sizes and lengths above which they are one quantity
 SEEN = 1e-4  # the share of the loss by which a term has to fall among the points for its exponent to mean something
+WIDE = 1e3  # times that the upper end of an interval is the lower one, above which the points say nothing of a constant
+NAMES = ("e", "a", "b", "alpha", "beta")
 LOWEST, AMONG = 24, 5  # starts that are followed to their end; different sizes that a fit needs
 
 
 @dataclass(frozen=True)
 class Points:
-    """What was measured: N parameters, D tokens, the loss in nats; one row each."""
+    """What was measured: N parameters, D tokens, the loss in nats; one row each.
+
+    `times`: how often each counts, for every start of a search, or for each its own (starts, points).
+    """
 
     n: Array
     d: Array
     loss: Array
+    times: Array | float = 1.0
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted law, the interval of 95 % of the resampled fits, by constant, and how far it misses the points."""
+    """A fitted law, the interval of 95 % of the resampled fits, by constant, and how far it misses the points.
+
+    `undetermined`: constants about which the points say next to nothing; an `e` of 0 is one of no weight among them.
+    """
 
     law: Law
     intervals: dict[str, tuple[float, float]]
     rms: float
     n_points: int
+    undetermined: tuple[str, ...] = ()
 
 
 def fit(points: Points, *, resamples: int = 100, seed: int = 0) -> Fit:
@@ -51,22 +62,44 @@ def fit(points: Points, *, resamples: int = 100, seed: int = 0) -> Fit:
     found = _minimise(starts, points)
     best = found[np.argmin(_objective(found, points)[0])]
     _check_falls(best, points)
-    generator = np.random.default_rng(seed)
-    resampled = []
-    for _ in range(resamples):
-        chosen = generator.integers(0, len(points.n), len(points.n))
-        again = Points(points.n[chosen], points.d[chosen], points.loss[chosen])
-        near = _minimise(best[None], again)
-        resampled.append(_constants(near[0]))
+    least = SEEN * points.loss.min()
+    resampled = [_constants(x, least) for x in _resampled(best, points, resamples, seed)]
     intervals: dict[str, tuple[float, float]] = {}
     if resampled:
         low, high = np.percentile(np.array(resampled), [2.5, 97.5], axis=0)
-        names = ("e", "a", "b", "alpha", "beta")
-        intervals = {name: (float(low[i]), float(high[i])) for i, name in enumerate(names)}
-    e, a, b, alpha, beta = map(float, _constants(best))
+        intervals = {name: (float(low[i]), float(high[i])) for i, name in enumerate(NAMES)}
+    e, a, b, alpha, beta = map(float, _constants(best, least))
     law = Law("fitted", e, a, b, alpha, beta, f"{len(points.n)} points of your own")
     missed = np.log(points.loss) - _predicted(best[None], points)[0][0]
-    return Fit(law, intervals, float(np.sqrt(np.mean(missed**2))), len(points.n))
+    vague = tuple(n for n in NAMES if (n == "e" and e == 0) or (n in intervals and _says_nothing(*intervals[n])))
+    return Fit(law, intervals, float(np.sqrt(np.mean(missed**2))), len(points.n), vague)
+
+
+def _resampled(best: Array, points: Points, resamples: int, seed: int) -> list[Array]:
+    """The fit of each resample, as how often it has each point; all of them are searched at once.
+
+    From an E of nothing no step leads back, so they start also from the grid: for each E there, where it is lowest.
+    """
+    generator, n_points = np.random.default_rng(seed), len(points.n)
+    grid = _grid()
+    starts, times = [], []
+    for _ in range(resamples):
+        drawn = np.bincount(generator.integers(0, n_points, n_points), minlength=n_points).astype(np.float64)
+        values = _objective(grid, replace(points, times=drawn))[0]
+        lowest = [grid[np.argmin(np.where(grid[:, 2] == e, values, np.inf))] for e in GRID[2]]
+        starts += [best, *lowest]
+        times += [drawn] * (1 + len(lowest))
+    if not starts:
+        return []
+    drawn_all = replace(points, times=np.stack(times))
+    found = _minimise(np.stack(starts), drawn_all)
+    values = _objective(found, drawn_all)[0].reshape(resamples, -1)
+    each = found.reshape(resamples, -1, found.shape[1])
+    return [rows[np.argmin(value)] for rows, value in zip(each, values, strict=True)]
+
+
+def _says_nothing(low: float, high: float) -> bool:
+    return low <= 0 or high > WIDE * low
 
 
 def points(rows: Sequence[tuple[float, float, float]]) -> Points:
@@ -109,9 +142,10 @@ def _grid() -> Array:
     return np.stack(np.meshgrid(*GRID, indexing="ij"), axis=-1).reshape(-1, 5)  # α, β, e, a, b
 
 
-def _constants(x: Array) -> Array:
-    """E, A, B, α, β of α, β, e, a, b."""
-    return np.concatenate([np.exp(x[2:5]), x[:2]])
+def _constants(x: Array, least: float) -> Array:
+    """E, A, B, α, β of α, β, e, a, b; an E below `least` is 0, the end to which it was falling."""
+    e, a, b = np.exp(x[2:5])
+    return np.array([e if e >= least else 0.0, a, b, *x[:2]])
 
 
 def _predicted(x: Array, points: Points) -> tuple[Array, Array]:
@@ -131,8 +165,8 @@ def _objective(x: Array, points: Points) -> tuple[Array, Array]:
     predicted, shares = _predicted(x, points)
     r = predicted - np.log(points.loss)
     inside = np.abs(r) <= DELTA
-    value = np.where(inside, 0.5 * r**2, DELTA * (np.abs(r) - 0.5 * DELTA)).sum(axis=1)
-    slope = np.where(inside, r, DELTA * np.sign(r))
+    value = (points.times * np.where(inside, 0.5 * r**2, DELTA * (np.abs(r) - 0.5 * DELTA))).sum(axis=1)
+    slope = points.times * np.where(inside, r, DELTA * np.sign(r))
     by_a, by_b, by_e = ((slope * share).sum(axis=1) for share in shares)
     by_alpha = -(slope * shares[0] * np.log(points.n)).sum(axis=1)
     by_beta = -(slope * shares[1] * np.log(points.d)).sum(axis=1)
@@ -154,7 +188,7 @@ def _minimise(x: Array, points: Points) -> Array:
         product = (step * change).sum(axis=1)
         curved = product > 1e-14 * np.maximum((change**2).sum(axis=1), 1e-300)
         past = [*past[-MEMORY + 1 :], (step, change, np.where(curved, 1.0 / np.where(curved, product, 1.0), 0.0))]
-        settled = np.abs(value - new_value).max() < 1e-15
+        settled = np.abs(value - new_value).max() < SETTLED
         x, value, gradient = new_x, new_value, new_gradient
         if settled:
             break
@@ -184,7 +218,7 @@ def _searched(x: Array, value: Array, direction: Array, descent: Array, points: 
     for _ in range(40):
         new_value, _gradient = _objective(x + length[:, None] * direction, points)
         done = new_value <= value + 1e-4 * length * descent
-        if done.all():
+        if (done | (-length * descent < SETTLED)).all():
             break
         length = np.where(done, length, length / 2)
     new_x = x + np.where(done, length, 0.0)[:, None] * direction

@@ -10,7 +10,7 @@ from onehop.base.errors import ConfigError, DataError
 from onehop.cli.plan_budget import budget_flops, points_of
 from onehop.cost import plan
 from onehop.cost.devices import device
-from onehop.cost.scaling import law
+from onehop.cost.scaling import Law, law
 from tests.cli.test_plan import found, refusal, said
 
 
@@ -103,6 +103,16 @@ def test_a_law_is_fitted_to_points_in_a_file(capsys, tmp_path):
     fitted = found(capsys, "--fit-law", "points.jsonl")
     assert fitted["law"]["alpha"] == pytest.approx(0.34, rel=0.02)
     assert fitted["n_points"] == 20
+
+
+def test_constants_that_points_do_not_determine_are_named(capsys, tmp_path):
+    true = Law("x", 0.0, 60.0, 80.0, 0.12, 0.15, "")
+    rows = [{"n": n, "d": d, "loss": true.loss(n, d)} for n in (1e5, 1e6, 1e7) for d in (1e6, 1e7, 1e8)]
+    (tmp_path / "points.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fitted = found(capsys, "--fit-law", "points.jsonl")
+    assert "e" in fitted["undetermined"]
+    names = ", ".join(fitted["undetermined"])
+    assert f"the points do not determine {names}: add runs" in said(capsys, "--fit-law", "points.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,34 @@ def test_with_noise_the_intervals_hold_the_constants():
     assert 0.001 < found.rms < 0.006
 
 
+def without_e(*, noise, seed=0):
+    """Twelve small runs under a law whose E is 0, so that the fit's falls to nothing."""
+    generator, true = np.random.default_rng(seed), Law("x", 0.0, 60.0, 80.0, 0.12, 0.15, "")
+    n, d = 10 ** generator.uniform(5, 7, 12), 10 ** generator.uniform(6, 8, 12)
+    loss = [true.loss(*pair) for pair in zip(n, d, strict=True)] * np.exp(noise * generator.standard_normal(12))
+    return points(list(zip(n, d, loss, strict=True)))
+
+
+def test_an_e_of_nothing_is_said_to_be_undetermined():
+    found = fit(without_e(noise=0.0), resamples=4)
+    assert found.law.e == 0.0
+    assert "e" in found.undetermined
+    assert found.law.alpha == pytest.approx(0.12, rel=1e-3)
+
+
+def test_resamples_find_back_from_an_e_of_nothing():
+    """The interval of an E that fell to nothing has a width; and a fit is the same each time."""
+    found = fit(without_e(noise=0.01, seed=4), resamples=40)
+    assert found.law.e == found.intervals["e"][0] == 0.0
+    assert found.intervals["e"][1] > 1.0
+    assert {"e", "a"} <= set(found.undetermined)
+    assert fit(without_e(noise=0.01, seed=4), resamples=40) == found
+
+
+def test_points_that_determine_a_law_say_so():
+    assert fit(synthetic(law("replication"), noise=0.003), resamples=10).undetermined == ()
+
+
 def test_one_wild_point_does_not_move_the_fit():
     true, clean = law("replication"), synthetic(law("replication"))
     clean.loss[7] *= 1.5
