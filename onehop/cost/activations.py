@@ -56,7 +56,7 @@ class Sublayer:
     """One sublayer of one layer: bytes kept until its gradient, bytes beside them while it is made, its parameters.
 
     products: those of what is kept that products and attention give. stacked: bytes of weights that are one product,
-    whose gradient is one tensor before it is cut.
+    whose gradient is one tensor before it is cut. given: the part of what is kept that the next sublayer reads.
     """
 
     kept: float
@@ -64,6 +64,7 @@ class Sublayer:
     transient: float
     stacked: float
     parameters: int
+    given: float
     missing: str | None = None
 
 
@@ -78,9 +79,11 @@ def sublayers(d: int, block: BlockConfig, weights: list[Weight], run: Run) -> It
         stacked = _stacked(own) if run.on_cpu else 0.0
         matrices = [w.size for w in own if w.rows != "none" and w.part != "router"]
         kept += _around(d, block, name, run) + (run.size * sum(matrices) if run.cast else stacked)
-        largest = WIDE * max(matrices, default=0)
+        routed = name == "ffn" and isinstance(block.ffn, MoEConfig)  # whose transient has the gradients of weights
+        largest = 0 if routed else WIDE * max(matrices, default=0)
         products = run.tokens * _products(d, block, name, run)
-        yield Sublayer(kept, products, transient + largest, stacked, sum(w.size for w in own), missing)
+        given = WIDE * d * run.tokens if _gives(block, name) else 0.0
+        yield Sublayer(kept, products, transient + largest, stacked, sum(w.size for w in own), given, missing)
 
 
 def _products(d: int, block: BlockConfig, name: str, run: Run) -> float:
@@ -126,9 +129,12 @@ def _around(d: int, block: BlockConfig, name: str, run: Run) -> float:
         total += WIDE * d + _statistics(block.norm, d)
     if block.norm_out == "outside":
         total += stream + _statistics(block.norm, d)  # the sum, beside its norm
-    if block.parallel == "no" or name == "ffn":  # in parallel, the sum behind the attention is kept by nobody
-        total += stream
-    return total * run.tokens
+    return (total + stream * _gives(block, name)) * run.tokens
+
+
+def _gives(block: BlockConfig, name: str) -> bool:
+    """Whether the sum behind a sublayer is kept: in parallel, nobody keeps the one behind the attention."""
+    return block.parallel == "no" or name == "ffn"
 
 
 def _statistics(norm: NormConfig, width: int) -> float:
@@ -297,17 +303,46 @@ def _gated(ffn: Any) -> float:
 
 
 def _moe(d: int, ffn: MoEConfig, run: Run) -> Inner:
-    """The router's scores, k visits of each token, and the shared expert."""
+    """The router's scores, k visits of each token, and the shared expert; gradients of weights among the transient."""
     k, e, n, s = ffn.n_active, ffn.n_experts, run.tokens, run.size
-    gated = ffn.expert == "gated"
-    inner: float = _gated(ffn) if gated else _plain(ffn.activation)
+    inner, maps, gathered = _expert(ffn, run)
     kept: float = (
         WIDE * (e + 1 + 2 * k) + 3 * INDEX * k
     )  # scores, their sum, weights; choices, their order and the way back
-    gathered = 2 if run.cast and gated else 1  # each map casts its own
     kept += s * k * (gathered * d + inner * ffn.d_ff + d)
-    transient: float = WIDE * 2 * k * d
+    transient = _visits_gradient(d, ffn, run)
     if ffn.d_ff_shared is not None:
-        kept += s * (ffn.d_ff_shared * inner + d * (ffn.shared_gate + run.cast))
-        transient += s * 2 * ffn.d_ff_shared
-    return kept * n, transient * n, None
+        shared = s * (ffn.d_ff_shared * inner + d * (ffn.shared_gate + run.cast))
+        kept += shared
+        matrix = WIDE * float(d * ffn.d_ff_shared)
+        first = s * n * (maps - 1) * ffn.d_ff_shared + matrix  # as a dense layer's; then what it kept is gone
+        transient = max(first, transient + maps * matrix + (WIDE * d - shared) * n)
+    return kept * n, transient, None
+
+
+def _expert(ffn: MoEConfig, run: Run) -> tuple[float, int, int]:
+    """Tensors of the inner width that an expert keeps, its matrices, and copies of its input: each map has its cast."""
+    gated = ffn.expert == "gated"
+    inner = _gated(ffn) if gated else _plain(ffn.activation)
+    return inner, 3 if gated else 2, 2 if run.cast and gated else 1
+
+
+def _visits_gradient(d: int, ffn: MoEConfig, run: Run) -> float:
+    """Bytes while the gradient of the visits is made, beside all that the sublayer keeps, in its widest place.
+
+    Those places are the weighted sum; the last matrices; the activation, when the experts' outputs are gone; the first
+    matrices, when all of the inner width is gone too. Under autocast a matrix's cast copy goes with its gradient.
+    """
+    inner, maps, gathered = _expert(ffn, run)
+    visits, size = ffn.n_active * run.tokens, run.size
+    wide, out, hidden = float(WIDE * visits * d), float(size * visits * d), float(size * visits * ffn.d_ff)
+    numbers = float(ffn.n_experts * d * ffn.d_ff)
+    matrix, cast = WIDE * numbers, size * numbers if run.cast else 0.0
+    summed = 2 * wide + (out if run.cast else 0)
+    last = size * numbers + hidden
+    opened = matrix - cast + (maps - 1) * hidden - out
+    if run.cast:
+        first = maps * (matrix - cast) + cast - inner * hidden - gathered * out + (maps - 2) * wide
+    else:
+        first = maps * matrix - (inner - 1) * hidden + (maps - 2) * out
+    return max(summed, last, opened, first)

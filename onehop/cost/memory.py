@@ -67,19 +67,19 @@ def training(config: ModelConfig, weights: Sequence[Weight], plan: TrainingPlan)
     stream = WIDE * config.d_model * run.tokens
     held = [_held(layer, stream, plan.recompute) for layer in layers]  # between forward and backward
     kept = sum(held)
-    ends, logits = _ends(config, weights, run), _logits(config, plan)
+    always, head_reads, logits = _embedded(config, run), _head_reads(config, run), _logits(config, plan)
     before = WIDE * total if plan.micro_batches > 1 else 0.0
     moments: list[tuple[str, float, float, float, float]] = []  # name, gradients, activations, logits, working
-    outside = [w for w in weights if w.layer is None]
-    head = sum(w.size for w in outside if w.name.startswith(("head.", "final_norm")))
-    head += config.need_vocab() * (config.embed.width or config.d_model) if config.head.tied else 0
-    moments.append(("the loss", before, kept + ends, logits, 0.0))
-    grads, left = WIDE * float(head), kept + ends
+    moments.append(("the loss", before, kept + always + head_reads, logits, 0.0))
+    grads, left = WIDE * float(_head_size(config, weights)), kept + always
+    streams = {"none": 0, "layer": 2}.get(config.final_norm.kind, 3)  # layer norms have a gradient of one step
+    moments.append(("the gradient of the final norm", max(before, grads), left, 0.0, streams * stream))
     for layer, now in zip(reversed(layers), reversed(held), strict=True):
         left -= now
         here = max(now, sum(sub.kept for sub in layer))  # all of the block, computed again where it was not kept
         for sub in reversed(layer):
-            moments.append(("the gradient of a block", max(before, grads), left + here, 0.0, sub.transient + stream))
+            alive = left + here - sub.given  # whoever read that has made its gradient
+            moments.append(("the gradient of a block", max(before, grads), alive, 0.0, sub.transient + stream))
             grads += WIDE * sub.parameters
             here = max(0.0, here - sub.kept)
             moments.append(("the gradient of a block", max(before, grads), left + here, 0.0, sub.stacked + stream))
@@ -99,6 +99,12 @@ def training(config: ModelConfig, weights: Sequence[Weight], plan: TrainingPlan)
         blocks=blocks,
         missing=list(dict.fromkeys(s.missing for layer in layers for s in layer if s.missing)),
     )
+
+
+def _head_size(config: ModelConfig, weights: Sequence[Weight]) -> int:
+    """Parameters whose gradients are made before that of the last block."""
+    found = sum(w.size for w in weights if w.layer is None and w.name.startswith(("head.", "final_norm")))
+    return found + (config.need_vocab() * (config.embed.width or config.d_model) if config.head.tied else 0)
 
 
 def _held(layer: Sequence[Sublayer], stream: float, recompute: str) -> float:
@@ -124,16 +130,19 @@ def layers_kept(config: ModelConfig, weights: Sequence[Weight], run: Run) -> lis
     return out
 
 
-def _ends(config: ModelConfig, weights: Sequence[Weight], run: Run) -> float:
-    """What the embedding, the final norm and the head keep, without the logits; tables that layers share."""
-    stream = WIDE * config.d_model * run.tokens
-    total: float = stream  # the embedded tokens
+def _embedded(config: ModelConfig, run: Run) -> float:
+    """What is there until the embedding's gradient: the embedded tokens, and tables that layers share."""
+    return WIDE * config.d_model * run.tokens + _shared_tables(config, run)
+
+
+def _head_reads(config: ModelConfig, run: Run) -> float:
+    """What the final norm and the head keep, without the logits: gone once their gradients are made."""
+    total = 0.0
     if config.final_norm.kind != "none":
-        total += (0 if run.cast else stream) + WIDE * run.tokens
+        total += (0 if run.cast else WIDE * config.d_model * run.tokens) + WIDE * run.tokens
     if run.cast:
         total += run.size * config.d_model * run.tokens
         total += run.size * config.need_vocab() * (config.embed.width or config.d_model)
-    total += _shared_tables(config, run)
     return total
 
 

@@ -146,6 +146,31 @@ def test_a_training_step_takes_what_is_predicted(name):
     assert planned_step(config, **how).live == pytest.approx(tracked_step(config, **how), rel=0.05)
 
 
+# name -> what of `small`, how it is trained: ids so few that the peak is in the backward pass of a block
+IN_A_BLOCK = {
+    "gated": ({}, {}),
+    "plain, one layer": ({**CLASSIC, "n_layers": 1}, {}),
+    "bfloat16": ({}, {"precision": "bfloat16"}),
+    "blocks again": ({"n_layers": 6}, {"again": "block"}),
+    "experts": ({"ffn": {**MOE, "d_ff": 64}, "n_layers": 1}, {}),
+    "wide experts": ({"ffn": {**MOE, "d_ff": 256}, "n_layers": 1}, {}),
+    "many experts, few tokens": ({"ffn": {**MOE, "n_experts": 32}}, {"rows": 1}),
+    "plain experts": ({"ffn": {**MOE, "d_ff": 256, "expert": "plain"}, "n_layers": 1}, {}),
+    "experts and a wide one": ({"ffn": {**MOE, "d_ff_shared": 256}, "n_layers": 1}, {}),
+    "wide experts, bfloat16": ({"ffn": {**MOE, "d_ff": 256}, "n_layers": 1}, {"precision": "bfloat16"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_A_BLOCK)
+def test_so_does_one_whose_peak_is_in_a_block(name):
+    """Within 1 %: no stream is counted whose gradient is made already."""
+    own, how = IN_A_BLOCK[name]
+    config = small(vocab_size=32, d_model=128, **own)
+    found = planned_step(config, **{"rows": 4, **how})
+    assert found.peak_at in ("the gradient of a block", "the gradient of the final norm")
+    assert found.live == pytest.approx(tracked_step(config, **{"rows": 4, **how}), rel=0.01)
+
+
 def test_what_a_peak_consists_of_adds_up():
     found = planned_step(small())
     parts = [found.weights, found.optimizer, found.gradients, found.activations, found.logits, found.working]
