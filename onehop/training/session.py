@@ -22,6 +22,7 @@ from onehop.data.report import behind_cuts, report_lines
 from onehop.model.transformer import Transformer
 from onehop.training.begin import share
 from onehop.training.events import Events
+from onehop.training.loss import places
 from onehop.training.page import write_page
 from onehop.training.picture import draw_across, draw_look, look_across, look_from
 from onehop.training.report import Display, draw_losses, sparkline
@@ -313,7 +314,7 @@ class Session:
     def _planned_peak(self) -> str | None:
         """What the steps to come are planned to hold, by rows like those of the next one."""
         t = self.trainer
-        packed = t.placed(t.loader.batch(t.progress.batches)).packed
+        packed = places(t.model, t.placed(t.loader.batch(t.progress.batches))) is not None
         return planned_peak(t.recipe, precision=t.precision, packed=packed, on_cpu=t.device.type == "cpu")
 
     def _planned(self) -> str | None:

@@ -41,7 +41,7 @@ class Tracked:
     def step(self, take: Callable[[], StepResult], *, packed: bool, as_written: bool = True) -> StepResult:
         """Take a step; the second one, and no other, is watched, if it is computed `as_written`.
 
-        packed: its rows hold several documents.
+        packed: its rows have places of their own (`training/loss.py`).
         """
         self._steps += 1
         self.packed = packed if self._steps <= 2 else self.packed
@@ -81,7 +81,7 @@ def planned_line(recipe: Recipe, tracked: Tracked, *, precision: torch.dtype, to
 def planned_peak(recipe: Recipe, *, precision: torch.dtype, packed: bool, on_cpu: bool) -> str | None:
     """The memory that is planned, for before the first step; None where `planned_line` has none.
 
-    packed: rows hold several documents.
+    packed: rows have places of their own.
     """
     asked = _asked(recipe, precision, packed=packed)
     if asked is None:

@@ -33,6 +33,7 @@ from onehop.training.events import FOLDER as EVENTS
 from onehop.training.events import check_logs
 from onehop.training.folder import RECIPE, RESULTS, SKIPPED, check_out, nothing_left, step_of
 from onehop.training.lessons import make_lesson
+from onehop.training.loss import places
 from onehop.training.optimizer import make_optimizer
 from onehop.training.randomness import Generators, has_own_parts
 from onehop.training.report import Metrics, keep_until
@@ -149,7 +150,7 @@ class Trainer:
             options["loss_of"] = self.loss_of
             with self._inside():
                 step = partial(training_step, self.model, self.optimizer, micro, **options)
-                packed = any(batch.packed for batch in micro)
+                packed = any(places(self.model, batch) is not None for batch in micro)
                 result = self.tracked.step(step, packed=packed, as_written=not self.compiled)
             self.progress = replace(
                 p,

@@ -50,6 +50,18 @@ def test_the_planned_peak_is_told_before_the_first_step_and_again_in_the_account
     assert "planned at the peak of a step" not in again.file.getvalue()
 
 
+def test_rows_of_experts_that_are_padded_have_places_of_their_own(tmp_path):
+    """A model that counts padding is given them, and the account asks for as much as the step has."""
+    ffn = {"kind": "moe", "expert": "gated", "d_ff": 24, "n_experts": 4, "n_active": 1}
+    for model, packed in (({"ffn": ffn}, True), ({}, False)):
+        text = "\n".join(f"one crow hides the corn {i}." for i in range(100))
+        wanted = recipe(tmp_path, model={**model, "max_len": 16}, text=text)
+        run = onehop.train(wanted, console=Console(file=io.StringIO()), fresh=True)
+        batch = run.trainer.loader.batch(1)
+        assert (batch.packed, batch.padded) == (False, True)
+        assert run.trainer.tracked.packed is packed
+
+
 def test_a_run_of_one_step_has_nothing_tracked(tmp_path):
     console = Console(file=io.StringIO(), width=300)
     run = onehop.train(recipe(tmp_path, steps=1), console=console)
