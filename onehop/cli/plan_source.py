@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import PydanticCustomError
 
@@ -19,6 +19,9 @@ from onehop.config.raw import merge_stacks
 from onehop.config.read import model_from_dict, read
 from onehop.config.recipe import Recipe, TrainConfig
 from onehop.cost.account import wishes
+
+if TYPE_CHECKING:
+    from onehop.formats.folder import Described
 
 RECIPE, CONFIG, GGUF = "recipe.toml", "config.json", ".gguf"
 
@@ -201,7 +204,21 @@ def _described(place: Path, keys: Sequence[str], name: str, parts: Sequence[str 
     if run is not None:
         run = read(found.folder / RECIPE, of_run).recipe if of_run else run
         trained, notes = _trained(run), [*notes, *_of_tuning(run)]
-    return Source(config, name, found.kind, trained, stored, _dtype(found.raw), tuple(notes))
+    return Source(config, name, found.kind, trained, stored, _loaded(found), tuple(notes))
+
+
+def _loaded(found: "Described") -> str | None:
+    """The type that onehop loads a folder in: that of its weights, or what it says of quantised or unreadable ones."""
+    from onehop.formats.quantised import SAID
+    from onehop.formats.safetensors_header import stored_dtype
+
+    said = _dtype(found.raw)
+    if found.header is not None or any(found.raw.get(key) for key in SAID):
+        return said
+    try:
+        return stored_dtype(found.folder) or said
+    except CheckpointError:  # a plan needs no weights
+        return said
 
 
 def _run(recipe: Path) -> Recipe | None:

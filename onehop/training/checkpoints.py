@@ -22,9 +22,10 @@ from torch import Tensor
 
 from onehop.base.errors import CheckpointError
 from onehop.base.files import atomic_folder, disk_errors
+from onehop.formats.safetensors_header import SINGLE
 from onehop.weights.native import write_json
 from onehop.weights.place import new_files
-from onehop.weights.safetensors_files import SINGLE, write_tensors
+from onehop.weights.safetensors_files import write_tensors
 
 FOLDER, BEST, SUMS = "checkpoints", "best", "SHA256SUMS"
 TENSORS, ABOUT = "optimizer.safetensors", "training.json"

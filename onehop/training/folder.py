@@ -11,12 +11,12 @@ from onehop.base.errors import CheckpointError, ConfigError, OnehopError
 from onehop.config.recipe import Recipe
 from onehop.config.write import to_toml
 from onehop.formats.folder import CONFIG
+from onehop.formats.safetensors_header import SINGLE
 from onehop.training.checkpoints import FOLDER, Checkpoints
 from onehop.training.saving import ADAPTER
 from onehop.weights.adapter import FILES as ADAPTER_FILES
 from onehop.weights.native import PROVENANCE
 from onehop.weights.place import STALE, TOKENIZER
-from onehop.weights.safetensors_files import SINGLE
 
 RECIPE = "recipe.toml"
 SKIPPED = "skipped.jsonl"

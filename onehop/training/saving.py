@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from onehop.base.files import sync
+from onehop.formats.safetensors_header import SINGLE
 from onehop.parts.lora import adapters_of
 from onehop.training.checkpoints import TENSORS, read_about
 from onehop.training.ema import FOLDER as EMA
@@ -28,7 +29,7 @@ from onehop.training.unchanged import check_same, record
 from onehop.weights.adapter import write_adapter
 from onehop.weights.native import write_native
 from onehop.weights.place import new_files
-from onehop.weights.safetensors_files import SINGLE, read_tensors
+from onehop.weights.safetensors_files import read_tensors
 
 if TYPE_CHECKING:
     from onehop.training.trainer import Trainer

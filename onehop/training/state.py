@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from onehop.base.errors import CheckpointError
+from onehop.formats.safetensors_header import read_header
 from onehop.model.transformer import Transformer
 from onehop.parts.lora import adapters_of, merged_weights
 from onehop.training.optimizer import Optimizers
-from onehop.weights.safetensors_files import TensorFiles, read_header
+from onehop.weights.safetensors_files import TensorFiles
 
 MOMENTS, BESIDE = "optimizer/", "beside/"
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from onehop.base.errors import CheckpointError, ConfigError, MissingExtra
 from onehop.formats.gguf.header import Header, Place
-from onehop.weights.safetensors_files import Entry
+from onehop.formats.safetensors_header import Entry
 
 PLAIN: Mapping[str, tuple[Any, torch.dtype]] = {
     "F32": (np.float32, torch.float32),

@@ -12,7 +12,8 @@ from onehop.base.errors import CheckpointError
 from onehop.base.hub import HubName, why_not_fetched
 from onehop.formats.gguf.choose import PREFERRED, UNNAMED, candidates, choose, label_of, spelt
 from onehop.formats.gguf.split import parts_of
-from onehop.weights.safetensors_files import CONVERT, INDEX, SINGLE, weight_map
+from onehop.formats.safetensors_header import INDEX, SINGLE, weight_map
+from onehop.weights.safetensors_files import CONVERT
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model", "spiece.model", "*.tiktoken"]
 

@@ -12,13 +12,14 @@ from onehop.base.errors import CheckpointError
 from onehop.config.model import ModelConfig
 from onehop.config.write import to_json
 from onehop.formats.folder import CONFIG, describe
+from onehop.formats.safetensors_header import SINGLE
 from onehop.formats.table import Claim, Matched, refuse_too_many_layers
 from onehop.model.build import torch_dtype
 from onehop.model.transformer import Transformer
 from onehop.text.tokenizer import Tokenizer
 from onehop.weights.memory import Report
 from onehop.weights.place import new_files, put_tokenizer
-from onehop.weights.safetensors_files import SINGLE, TensorFiles, open_tensors, write_tensors
+from onehop.weights.safetensors_files import TensorFiles, open_tensors, write_tensors
 from onehop.weights.transfer import dump, fill, skeleton
 
 GENERATION, PROVENANCE = "generation_config.json", "provenance.json"

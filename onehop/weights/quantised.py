@@ -14,7 +14,8 @@ from torch import Tensor
 
 from onehop.base.errors import CheckpointError
 from onehop.formats.quantised import Quantisation, quantisation
-from onehop.weights.safetensors_files import Entry, TensorFiles
+from onehop.formats.safetensors_header import Entry
+from onehop.weights.safetensors_files import TensorFiles
 
 # The 16 numbers of 4 bits: sign, 2 bits of exponent, 1 of mantissa (OCP Microscaling Formats 1.0, section 5.3.3).
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

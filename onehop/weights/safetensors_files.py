@@ -1,13 +1,11 @@
 """Tensors in safetensors files: one file, or shards with an index.
 
-Headers are checked before any data is read, so a damaged file is refused with its name and what is wrong, at once. Data
-is memory-mapped and read tensor by tensor.
+Headers are checked before any data is read (`formats/safetensors_header.py`). Data is memory-mapped and read tensor by
+tensor.
 """
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
 from types import TracebackType
@@ -19,46 +17,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from onehop.base.errors import CheckpointError
-from onehop.base.units import human_bytes
-from onehop.formats.folder import read_json
+from onehop.formats.safetensors_header import INDEX, NAMES, SINGLE, Entry, damaged, dtype_of, read_header, read_shards
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-MAX_HEADER = 100_000_000  # bytes; the format's own limit
 BUFFER = 1 << 18  # numbers that are converted at a time
 MOST_AT_ONCE = 1 << 28  # bytes of one system call; Linux reads at most 2 GB
-MAX_NAME, MAX_DIMS = 500, 16  # far beyond any real tensor's
-DTYPES: Mapping[str, torch.dtype] = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
-# Bytes per number of every dtype that a header may name; those without a row above are no weights of ours.
-SIZES: Mapping[str, int] = {
-    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
-    **dict.fromkeys(("F32", "I32", "U32"), 4),
-    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
-    **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 1),
-}
+DTYPES: Mapping[str, torch.dtype] = {stored: getattr(torch, name) for stored, name in NAMES.items()}
 CONVERT = (
     'python -c "import torch, safetensors.torch as s; s.save_file({k: v.clone().contiguous() for k, v in '
     "torch.load('pytorch_model.bin', weights_only=True).items()}, 'model.safetensors')\""
 )
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What a header says of one tensor, and the file it lies in."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    file: Path
-    begin: int = 0  # its first byte in the file
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * SIZES[self.dtype]
 
 
 class Tensors(Protocol):
@@ -96,11 +64,8 @@ class TensorFiles:
 
     def dtype(self) -> torch.dtype:
         """The dtype that most of the bytes have."""
-        weight: dict[str, int] = {}
-        for entry in self.entries.values():
-            if entry.dtype in DTYPES:
-                weight[entry.dtype] = weight.get(entry.dtype, 0) + entry.nbytes
-        return DTYPES[max(weight, key=lambda name: weight[name])] if weight else torch.float32
+        found: torch.dtype = getattr(torch, dtype_of(self.entries))
+        return found
 
     def read(self, name: str) -> Tensor:
         """One tensor, as a view of the mapped file: copy it before the files are closed."""
@@ -159,7 +124,7 @@ def _read_numbers(file: RawIOBase, out: Tensor, entry: Entry) -> None:
     while left:
         n = file.readinto(left[:MOST_AT_ONCE])
         if not n:
-            raise _damaged(entry.file, "it ends inside its data")
+            raise damaged(entry.file, "it ends inside its data")
         left = left[n:]
 
 
@@ -168,7 +133,7 @@ def open_tensors(folder: Path) -> TensorFiles:
     if (folder / SINGLE).is_file():
         return TensorFiles(read_header(folder / SINGLE), folder / SINGLE)
     if (folder / INDEX).is_file():
-        return TensorFiles(_read_shards(folder), folder)
+        return TensorFiles(read_shards(folder), folder)
     pickles = sorted(file.name for pattern in PICKLES for file in folder.glob(pattern))
     if pickles:
         raise CheckpointError(
@@ -178,98 +143,6 @@ def open_tensors(folder: Path) -> TensorFiles:
     raise CheckpointError(
         f"{folder} holds no {SINGLE} and no {INDEX}: its weights are missing. Get them from its source."
     )
-
-
-def read_header(file: Path) -> dict[str, Entry]:
-    """What one safetensors file holds. Raises CheckpointError naming the file and what is wrong with it."""
-    size = file.stat().st_size
-    with open(file, "rb") as handle:
-        start = handle.read(8)
-        length = int.from_bytes(start, "little")
-        if len(start) < 8 or length > size - 8:
-            raise _damaged(file, f"it ends inside its header, after {size} bytes")
-        if length > MAX_HEADER:
-            raise _damaged(file, f"its header claims {human_bytes(length)}")
-        raw = handle.read(length)
-    try:
-        table = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(file, f"its header is not JSON: {error}") from error
-    if not isinstance(table, dict):
-        raise _damaged(file, "its header is no table")
-    table.pop("__metadata__", None)
-    if not all(name.isprintable() and len(name) <= MAX_NAME for name in table):
-        raise _damaged(file, "its header has a tensor whose name is no name")
-    entries = {name: _entry(file, name, row, size - 8 - length) for name, row in table.items()}
-    _check_spans(file, table, size - 8 - length)
-    return entries
-
-
-def _entry(file: Path, name: str, row: Any, room: int) -> Entry:
-    """One row of a header; `room` is how many bytes of data the file has."""
-    try:
-        dtype, shape, (begin, end) = row["dtype"], tuple(row["shape"]), row["data_offsets"]
-    except (TypeError, KeyError, ValueError) as error:
-        raise _damaged(file, f"its header describes {name} incompletely") from error
-    if not isinstance(dtype, str) or dtype not in SIZES:
-        raise CheckpointError(f"{file}: {name} has the dtype {dtype!r}, which is not known. Known: {', '.join(SIZES)}.")
-    whole = all(type(n) is int and 0 <= n < 2**63 for n in (*shape, begin, end))
-    if not whole or begin > end or len(shape) > MAX_DIMS:
-        raise _damaged(file, f"its header gives {name} an impossible shape or place")
-    if end > room:
-        raise _damaged(file, f"{name} should end after {end} bytes of data, but there are only {room}")
-    entry = Entry(dtype, shape, file, file.stat().st_size - room + begin)
-    if entry.nbytes != end - begin:
-        raise _damaged(
-            file, f"{name} is {dtype} {list(shape)}, {entry.nbytes} bytes, but {end - begin} are set aside for it"
-        )
-    return entry
-
-
-def _check_spans(file: Path, table: Mapping[str, Any], room: int) -> None:
-    """Tensors lie one after another, without overlaps or gaps."""
-    at = 0
-    for begin, end, name in sorted((*row["data_offsets"], name) for name, row in table.items()):
-        if begin != at:
-            raise _damaged(file, f"{name} begins at byte {begin} of the data, where {at} is expected")
-        at = end
-    if at != room:
-        raise _damaged(file, f"its tensors end after {at} bytes of data, but there are {room}")
-
-
-def _damaged(file: Path, what: str) -> CheckpointError:
-    return CheckpointError(f"{file} is truncated or damaged: {what}. Get it again from its source.")
-
-
-def weight_map(index: Path) -> dict[str, str]:
-    """Which file holds each tensor, as an index says. Raises CheckpointError where it does not."""
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
-        raise CheckpointError(f"{index} has no weight_map. Get it again from its source.")
-    return places
-
-
-def _read_shards(folder: Path) -> dict[str, Entry]:
-    index = folder / INDEX
-    places = weight_map(index)
-    entries: dict[str, Entry] = {}
-    for file in sorted(set(places.values())):
-        if Path(file).name != file or file in ("", ".", "..") or "\\" in file:
-            raise CheckpointError(
-                f"{index} names {file!r}, which lies outside the folder. Do not trust this checkpoint."
-            )
-        if not (folder / file).is_file():
-            raise CheckpointError(f"{folder / file} is missing: {INDEX} names it. Get it from the model's source.")
-        for name, entry in read_header(folder / file).items():
-            if name in entries:
-                raise CheckpointError(
-                    f"{folder}: {name} lies in {entries[name].file.name} and in {file}. Get both again."
-                )
-            entries[name] = entry
-    for name, file in places.items():
-        if name not in entries or entries[name].file.name != file:
-            raise CheckpointError(f"{folder / file} should hold {name}, as {INDEX} says, but does not. Get both again.")
-    return entries
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], *, metadata: Mapping[str, str] | None = None) -> None:

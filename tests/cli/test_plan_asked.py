@@ -1,15 +1,18 @@
 """What is asked of `onehop plan` beside the model: contexts, tokens, rows of training, the bytes of a file."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 import onehop
+from onehop.base.shipped import shipped
 from onehop.config import read, to_toml
 from onehop.cost import plan
 from onehop.cost.scaling import law
 from onehop.formats import write_config
-from onehop.weights import save_native
+from onehop.weights import load_native, save_native
 from onehop.weights.gguf import save_gguf
 from tests.cli.test_plan import found, refusal, said, small
 
@@ -55,6 +58,32 @@ def test_a_key_for_a_run_changes_that_key_alone(capsys, tmp_path):
 
 
 # Stored weights
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_folder_is_planned_in_the_type_that_its_weights_have(capsys, tmp_path, dtype):
+    """onehop generate loads them so: a run's config.json names no type."""
+    config = small()
+    save_native(onehop.build(config), tmp_path / "run", dtype=dtype)
+    whole = found(capsys, "run")
+    assert whole["asked"]["dtype"] == dtype
+    assert str(load_native(tmp_path / "run").embed.tokens.weight.dtype) == f"torch.{dtype}"
+    assert f"weights in {dtype}" in said(capsys, "run")
+    assert found(capsys, "run", "--dtype", "q8_0")["asked"]["dtype"] == "q8_0"
+
+
+def test_weights_that_cannot_be_read_leave_the_type_to_the_config(capsys, tmp_path):
+    save_native(onehop.build(small()), tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").write_bytes(b"half of it")
+    assert found(capsys, "run")["asked"]["dtype"] == "bfloat16"
+
+
+def test_a_model_that_ships_is_planned_in_the_type_of_its_weights_without_torch():
+    code = "import sys; from onehop.cli.main import main; main(['plan', 'fables-tiny']); print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "False"
+    held = load_native(shipped("models", "fables-tiny")).embed.tokens.weight.dtype
+    assert f"weights in {str(held).removeprefix('torch.')}" in out
 
 
 def test_a_gguf_file_is_read_as_fast_as_its_own_bytes_allow(capsys, tmp_path):

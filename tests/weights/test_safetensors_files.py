@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from onehop.base.errors import CheckpointError
-from onehop.weights.safetensors_files import open_tensors, read_header, read_tensors, write_model, write_tensors
+from onehop.formats.safetensors_header import read_header
+from onehop.weights.safetensors_files import open_tensors, read_tensors, write_model, write_tensors
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 
