@@ -99,7 +99,7 @@ class Question:
         if self.where.flops and "bfloat16" not in self.where.flops:
             values.setdefault("precision", "float32")
         if found.stored is not None and "dtype" not in {**self.given, **wish}:
-            values["stored"] = found.stored
+            values |= {"stored": found.stored, "loads": found.loads}
         return found, Asked(**{**values, **self.given, **wish})
 
 

@@ -36,6 +36,7 @@ class Source:
     trained: dict[str, Any] = field(default_factory=dict)  # fields of Asked
     stored: float | None = None
     dtype: str | None = None
+    loads: str | None = None  # the type in which onehop loads a GGUF file's weights
     notes: tuple[str, ...] = ()
 
 
@@ -197,14 +198,15 @@ def _described(place: Path, keys: Sequence[str], name: str, parts: Sequence[str 
     of_run = [] if run is None else [word for word in keys if word.strip().startswith("train.")]
     table, trained = _keys([word for word in keys if word not in of_run])
     config = _overridden(found.config, table)
-    stored = None
+    stored = loads = None
     if found.header is not None and not table:
+        loads = found.header.loads
         stored = float(sum(place.nbytes for place in found.header.tensors.values()))
     notes = [f"taking {place.name}"] if found.header is not None and place != Path(name) else []
     if run is not None:
         run = read(found.folder / RECIPE, of_run).recipe if of_run else run
         trained, notes = _trained(run), [*notes, *_of_tuning(run)]
-    return Source(config, name, found.kind, trained, stored, _loaded(found), tuple(notes))
+    return Source(config, name, found.kind, trained, stored, _loaded(found), loads, tuple(notes))
 
 
 def _loaded(found: "Described") -> str | None:

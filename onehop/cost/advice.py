@@ -45,20 +45,18 @@ class Advice:
 
 def for_inference(plan: Plan, asked: Asked, device: Device) -> Advice:
     """What costs least first: no quality (fewer texts), little (eight bits), context, then more quality (four bits)."""
-    on_cpu = device.kind == "cpu"
 
     def needed(wish: Asked) -> float:
-        return plan.inference_memory(wish, on_cpu=on_cpu).total
+        return plan.needed("inference", wish, device)
 
     return _until_it_fits(asked, needed, _served_steps(plan, asked, device.memory, needed), device.memory)
 
 
 def for_training(plan: Plan, asked: Asked, device: Device) -> Advice:
     """What costs least first: nothing (a chunked loss, smaller passes), time (recompute), then shorter rows."""
-    on_cpu = device.kind == "cpu"
 
     def needed(wish: Asked) -> float:
-        return plan.training_memory(wish, on_cpu=on_cpu).total
+        return plan.needed("training", wish, device)
 
     return _until_it_fits(asked, needed, _trained_steps(plan, asked), device.memory)
 
@@ -199,7 +197,7 @@ def _room(plan: Plan, name: str, wish: Asked, device: Device) -> Room:
 
     def fit(batch: int, context: int) -> bool:
         chosen = replace(wish, batch=batch, context=context)
-        return plan.inference_memory(chosen, on_cpu=on_cpu).total <= device.memory
+        return plan.needed("inference", chosen, device) <= device.memory
 
     texts = {context: _most(lambda n, c=context: fit(n, c)) for context in _contexts(plan, wish)}  # type: ignore[misc]
     most = LIMIT if plan.longest is None else plan.longest

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from onehop.base.errors import ConfigError
+from onehop.base.units import human_bytes
 from onehop.config.model import ModelConfig
 from onehop.config.named import presets
 from onehop.cost.activations import Run
@@ -18,7 +19,7 @@ from onehop.cost.numbers import MOST, bytes_per_weight, cache_bytes
 from onehop.cost.parameters import Parameters, count
 from onehop.cost.roofline import Phase, Work
 from onehop.cost.scaling import for_model
-from onehop.cost.serving import Inference, InferencePlan, inference
+from onehop.cost.serving import Inference, InferencePlan, inference, weight_bytes
 from onehop.cost.traffic import attention_bytes, crossover
 from onehop.cost.weights import Weight, weights
 
@@ -42,6 +43,7 @@ class Asked:
     average: bool = False  # a moving average of the weights (train.ema)
     packed: bool = False  # rows of training hold several documents
     stored: float | None = None  # bytes of the weights where a file says them
+    loads: str | None = None  # the type in which onehop loads these
 
     @property
     def caches(self) -> str:
@@ -137,6 +139,23 @@ class Plan:
         asked = asked or Asked()
         return inference(self.config, self.weights, self._served(asked, prepares=on_cpu))
 
+    def needed(self, phase: str, asked: Asked, device: Device) -> float:
+        """Bytes that training or inference takes of a device: the whole process's where known, else with margin."""
+        if phase in device.resident:
+            return self.resident(phase, asked, device.resident[phase])
+        find = self.training_memory if phase == "training" else self.inference_memory
+        return find(asked, on_cpu=device.kind == "cpu").total
+
+    def resident(self, phase: str, asked: Asked, held: Resident) -> float:
+        """Bytes that a process on this CPU holds in all: of weights in a file what they take once they are loaded."""
+        if phase == "training":
+            live = self.training_memory(asked, on_cpu=True).live
+            return held.of(live, live)
+        if asked.loads is not None and asked.stored is not None:
+            asked = replace(asked, dtype=asked.loads, stored=None)
+        served = self.inference_memory(asked, on_cpu=True)
+        return held.of(served.live, served.prepared)
+
     def times(self, device: Device, asked: Asked | None = None) -> dict[str, Phase]:
         """Seconds on one device of a training step, of a prompt and of a further token (unless it sees both ways)."""
         asked = asked or Asked()
@@ -178,10 +197,8 @@ class Plan:
             if device.flops:
                 out["time"] = _time_dict(self.times(device, asked))
             out["device"] = {key: getattr(device, key) for key in ("name", "memory", "bandwidth", "source")}
-            out["fits"] = {
-                "inference": self.inference_memory(asked, on_cpu=on_cpu).total <= device.memory,
-                "training": self.training_memory(asked, on_cpu=on_cpu).total <= device.memory,
-            }
+            phases = ("inference", "training")
+            out["fits"] = {phase: self.needed(phase, asked, device) <= device.memory for phase in phases}
         return out
 
     @property
@@ -208,9 +225,15 @@ class Plan:
         return tokens
 
     def notes(self, asked: Asked) -> list[str]:
-        """What is to be known about a text longer than the model was made for."""
+        """What is to be known: a text longer than the model was made for, weights that are unpacked when loaded."""
         context, most = self.context(asked), self.config.max_len
-        return [f"{context} tokens are beyond max_len={most}, for which the model was made"] if context > most else []
+        beyond = f"{context} tokens are beyond max_len={most}, for which the model was made"
+        found = [beyond] if context > most else []
+        if asked.loads is not None and asked.stored is not None:
+            nbytes = weight_bytes(self.weights, asked.loads)
+            if nbytes > 1.01 * asked.stored:
+                found.append(f"onehop loads these weights in {asked.loads}, where they take {human_bytes(nbytes)}")
+        return found
 
     def _run(self, asked: Asked, on_cpu: bool) -> Run:
         return Run(asked.train_rows, self.train_context(asked), asked.precision, on_cpu, asked.packed)
@@ -264,9 +287,8 @@ class Plan:
     def _memory_dict(self, asked: Asked, on_cpu: bool, resident: Mapping[str, Resident]) -> dict[str, Any]:
         trained, served = self.training_memory(asked, on_cpu=on_cpu), self.inference_memory(asked, on_cpu=on_cpu)
         names = ("weights", "gradients", "optimizer", "activations", "logits", "working", "live", "margin")
-        held = {"training": (trained.live, trained.live), "inference": (served.live, served.prepared)}
         return {
-            **{f"{phase}_resident_bytes": one.of(*held[phase]) for phase, one in resident.items()},
+            **{f"{phase}_resident_bytes": self.resident(phase, asked, one) for phase, one in resident.items()},
             "training_bytes": trained.total,
             "training": {**{name: getattr(trained, name) for name in names}, "peak_at": trained.peak_at},
             "activation_bytes_by_layer": trained.blocks,

@@ -47,11 +47,8 @@ class GGUFTensors:
 
     def dtype(self) -> torch.dtype:
         """The dtype that holds most of the file's numbers without rounding: float32 for quantised ones."""
-        weight: dict[torch.dtype, int] = {}
-        for place in self.header.tensors.values():
-            dtype = PLAIN[place.type][1] if place.type in PLAIN else torch.float32
-            weight[dtype] = weight.get(dtype, 0) + place.nbytes
-        return max(weight, key=lambda dtype: weight[dtype])
+        found: torch.dtype = getattr(torch, self.header.loads)
+        return found
 
     def read(self, name: str) -> Tensor:
         """One tensor: a view of the mapped file, or in memory of its own where it was dequantised."""

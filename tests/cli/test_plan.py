@@ -220,7 +220,9 @@ def test_of_a_folder_of_gguf_files_the_one_that_would_be_loaded_is_planned(capsy
     for dtype in ("float32", "q8_0"):
         save_gguf(model, files / f"m-{dtype}.gguf", dtype=dtype)
     asked = {name: found(capsys, name) for name in ("files", "files:q8_0", "files:F32")}
-    assert asked["files"]["notes"] == ["taking m-q8_0.gguf"]
+    nbytes = human_bytes(4 * asked["files"]["params"]["total"])
+    loaded = f"onehop loads these weights in float32, where they take {nbytes}"
+    assert asked["files"]["notes"] == ["taking m-q8_0.gguf", loaded]
     weights = {name: one["memory"]["inference"]["weights"] for name, one in asked.items()}
     assert weights["files"] == weights["files:q8_0"] < weights["files:F32"]
     assert "files holds no GGUF file of the kind Q4_K_M. There are: " in refusal(capsys, "files:Q4_K_M")

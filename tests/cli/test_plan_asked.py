@@ -3,17 +3,21 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 import onehop
 from onehop.base.shipped import shipped
+from onehop.base.units import human_bytes
 from onehop.config import read, to_toml
 from onehop.cost import plan
+from onehop.cost.devices import Device, Resident, to_dict
 from onehop.cost.scaling import law
 from onehop.formats import write_config
+from onehop.machine import kept
 from onehop.weights import load_native, save_native
-from onehop.weights.gguf import save_gguf
+from onehop.weights.gguf import load_gguf, save_gguf
 from tests.cli.test_plan import found, refusal, said, small
 
 
@@ -101,6 +105,37 @@ def test_a_gguf_file_is_read_as_fast_as_its_own_bytes_allow(capsys, tmp_path):
     rooms = found(capsys, words[0], "--what-fits", "--device", "H100")["fits"]
     assert rooms[0]["dtype"] == "the file's"
     assert rooms[0]["weights"] == whole["memory"]["inference"]["weights"]
+
+
+@pytest.mark.parametrize(("dtype", "loads"), [("q8_0", "float32"), ("float16", "float16")])
+def test_the_process_that_serves_a_gguf_file_holds_its_weights_as_they_are_loaded(capsys, tmp_path, dtype, loads):
+    config = small(d_model=64, ffn={"kind": "gated", "d_ff": 256})
+    save_gguf(onehop.build(config), tmp_path / "m.gguf", dtype=dtype)
+    assert str(load_gguf(tmp_path / "m.gguf").embed.tokens.weight.dtype) == f"torch.{loads}"
+    machine = Device("this machine", 8e9, 1e10, {"float32": 1e11}, "a test, measured", "cpu")
+    kept.keep(to_dict(replace(machine, resident={"inference": Resident(base=3e8, share=0.6)})))
+    file, same = found(capsys, "m.gguf"), found(capsys, "m.gguf", "--dtype", loads)
+    unpacked = file["memory"]["inference"]["weights"] < same["memory"]["inference"]["weights"]
+    assert unpacked is (dtype == "q8_0")
+    assert file["memory"]["inference_resident_bytes"] == same["memory"]["inference_resident_bytes"]
+    nbytes = human_bytes(4 * file["params"]["total"])
+    told = [f"onehop loads these weights in float32, where they take {nbytes}"] if dtype == "q8_0" else []
+    assert (file["notes"], same["notes"]) == (told, [])
+
+
+def test_whether_a_model_fits_is_told_by_the_memory_of_the_process(capsys, tmp_path):
+    """Where that was measured: libraries count too, and what onehop unpacks."""
+    machine = Device("this machine", 1e9, 1e10, {"float32": 1e11}, "a test, measured", "cpu")
+    kept.keep(to_dict(machine))
+    assert found(capsys, "tiny")["fits"] == {"inference": True, "training": True}
+    held = {phase: Resident(base=1e9, share=0.1) for phase in ("training", "inference")}
+    kept.keep(to_dict(replace(machine, resident=held)))
+    whole = found(capsys, "tiny")
+    assert whole["fits"] == {"inference": False, "training": False}
+    for phase in held:
+        assert whole["advice"][phase]["needed"] == whole["memory"][f"{phase}_resident_bytes"]
+    assert "serving does not fit this machine" in said(capsys, "tiny")
+    assert {n for fit in found(capsys, "tiny", "--what-fits")["fits"] for n in fit["texts"].values()} == {0}
 
 
 # Texts that a model cannot read, or was not made for

@@ -39,6 +39,7 @@ TYPES: Mapping[int, tuple[str, int, int]] = {
     30: ("BF16", 1, 2),
     39: ("MXFP4", 32, 17),
 }
+NAMES: Mapping[str, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # of those that are plain numbers
 SCALARS: Mapping[int, str] = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 FLOAT32, STRING, ARRAY = 6, 8, 9
 
@@ -61,6 +62,15 @@ class Header:
     file: Path
     metadata: Mapping[str, Any]
     tensors: Mapping[str, Place]
+
+    @property
+    def loads(self) -> str:
+        """The type that holds most of the file's numbers without rounding: float32 for quantised ones."""
+        weight: dict[str, int] = {}
+        for place in self.tensors.values():
+            dtype = NAMES.get(place.type, "float32")
+            weight[dtype] = weight.get(dtype, 0) + place.nbytes
+        return max(weight, key=lambda dtype: weight[dtype])
 
     def numbers(self, name: str) -> tuple[float, ...]:
         """A small float32 tensor that belongs to the config. Raises CheckpointError for any other."""
