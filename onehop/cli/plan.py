@@ -35,7 +35,7 @@ from onehop.cost.planned import Asked, Plan
 from onehop.cost.scaling import DEFAULT, Law, for_budget, for_serving, law, spread
 from onehop.cost.what_if import swept, what_ifs
 from onehop.machine import kept
-from onehop.machine.here import here
+from onehop.machine.here import has_native_bf16, here
 
 app = new_app()
 
@@ -96,7 +96,8 @@ class Question:
         """The model under its keys and `more`, and what is asked, with `wish`."""
         found = source(self.model, [*self.keys, *more], parts=self.parts)
         values: dict[str, Any] = {"dtype": found.dtype or "bfloat16", **found.trained}
-        if self.where.flops and "bfloat16" not in self.where.flops:
+        native = "bfloat16" in self.where.flops if self.where.flops else has_native_bf16()
+        if not native:
             values.setdefault("precision", "float32")
         if found.stored is not None and "dtype" not in {**self.given, **wish}:
             values |= {"stored": found.stored, "loads": found.loads}

@@ -53,6 +53,19 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def has_native_bf16() -> bool:
+    """Whether training takes bfloat16 on this processor by itself, as `training/setup.py` asks torch for it."""
+    about = Path("/proc/cpuinfo")
+    return about.is_file() and multiplies_bf16(about.read_text(errors="replace"))
+
+
+def multiplies_bf16(about: str) -> bool:
+    """The same of a processor that /proc/cpuinfo describes: by AMX's tiles, or AVX-512's instructions on AMD."""
+    rows = (line.partition(":") for line in about.splitlines())
+    flags = next((text.split() for name, _, text in rows if name.strip() == "flags"), [])
+    return "amx_tile" in flags or ("avx512_bf16" in flags and "AuthenticAMD" in about)
+
+
 def _memory() -> int:
     """Bytes of memory: the system's, or less where a container says so."""
     known = hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names

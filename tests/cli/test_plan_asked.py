@@ -6,16 +6,20 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
 import onehop
 from onehop.base.shipped import shipped
 from onehop.base.units import human_bytes
+from onehop.cli import plan as plan_file
 from onehop.config import read, to_toml
 from onehop.cost import plan
 from onehop.cost.devices import Device, Resident, to_dict
 from onehop.cost.scaling import law
 from onehop.formats import write_config
 from onehop.machine import kept
+from onehop.machine.here import has_native_bf16, multiplies_bf16
+from onehop.training import setup
 from onehop.weights import load_native, save_native
 from onehop.weights.gguf import load_gguf, save_gguf
 from tests.cli.test_plan import found, refusal, said, small
@@ -59,6 +63,29 @@ def test_a_key_for_a_run_changes_that_key_alone(capsys, tmp_path):
     assert after == {**before, "optimizer": "muon"}
     assert found(capsys, "run", "train.steps=3")["asked"] == {**before, "tokens": 3 * 8 * 32}
     assert "train.batch_size" in refusal(capsys, "run", "train.batch_size=3")
+
+
+@pytest.mark.parametrize(("native", "precision"), [(True, "bfloat16"), (False, "float32")])
+def test_training_is_planned_in_the_type_that_this_machine_would_take(capsys, monkeypatch, native, precision):
+    monkeypatch.setattr(plan_file, "has_native_bf16", lambda: native)
+    assert found(capsys, "tiny")["asked"]["precision"] == precision
+    assert found(capsys, "tiny", "train.precision=float16")["asked"]["precision"] == "float16"
+    assert found(capsys, "tiny", "--device", "H100")["asked"]["precision"] == "bfloat16"
+
+
+def test_the_system_says_of_this_processor_what_torch_says():
+    assert has_native_bf16() is setup.has_native_bf16(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("maker", "flags", "native"),
+    [
+        ("GenuineIntel", "avx512f avx512_bf16 amx_tile", True), ("GenuineIntel", "avx512f avx512_bf16", False),
+        ("AuthenticAMD", "avx512f avx512_bf16", True), ("AuthenticAMD", "avx2", False), ("ARM", "", False),
+    ],
+)  # fmt: skip
+def test_a_processor_multiplies_bfloat16_by_its_flags(maker, flags, native):
+    assert multiplies_bf16(f"vendor_id\t: {maker}\nflags\t\t: fpu {flags}\nbugs\t: x\n") is native
 
 
 # Stored weights
