@@ -123,8 +123,10 @@ def _recipe(model: str, keys: Sequence[str]) -> Source:
 
 
 def _trained(recipe: Recipe) -> dict[str, Any]:
-    """How a recipe trains; rows of pairs hold one each."""
-    return wishes(recipe.train, recipe.train.context or recipe.model.max_len, packed=not recipe.task.encoder)
+    """How a recipe trains."""
+    from onehop.cli.plan_rows import have_places  # numpy loads only here
+
+    return wishes(recipe.train, recipe.train.context or recipe.model.max_len, packed=have_places(recipe))
 
 
 def _of_tuning(recipe: Recipe) -> list[str]:
