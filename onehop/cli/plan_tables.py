@@ -158,23 +158,22 @@ def _show_loss(found: Mapping[str, Any], say: Say) -> None:
 
 def show_outcomes(outcomes: Sequence[Outcome], title: str, say: Say, *, guess: float = math.inf) -> None:
     """What each scaling law says, and how far they lie apart; no loss above that of a `guess`."""
-    rows = [
-        (
-            o.law,
-            human_count(o.parameters),
-            human_count(o.tokens),
-            _three(o.tokens_per_parameter),
-            f"{o.loss:.3f}" if o.loss < guess else NOTHING,
-        )
-        for o in outcomes
-    ]
     found = spread(list(outcomes))
-    rows.append((
-        "apart by", f"{_three(found['parameters_ratio'])} ×", f"{_three(found['tokens_ratio'])} ×", "",
-        f"{found['loss_difference']:.3f}" if all(o.loss < guess for o in outcomes) else "",
-    ))  # fmt: skip
+    columns = {
+        "law": [*(o.law for o in outcomes), "apart by"],
+        "parameters": [*(human_count(o.parameters) for o in outcomes), f"{_three(found['parameters_ratio'])} ×"],
+        "tokens": [*(human_count(o.tokens) for o in outcomes), f"{_three(found['tokens_ratio'])} ×"],
+        "tokens each": [*(_three(o.tokens_per_parameter) for o in outcomes), ""],
+        "of the best": [*(f"{_three(o.over_training)} ×" for o in outcomes), ""],
+        "nats/token": [
+            *(f"{o.loss:.3f}" if o.loss < guess else NOTHING for o in outcomes),
+            f"{found['loss_difference']:.3f}" if all(o.loss < guess for o in outcomes) else "",
+        ],
+    }
+    if all(o.over_training == 1 for o in outcomes):
+        del columns["of the best"]
     say(title, markup=False)
-    say(sheet("law", "parameters", "tokens", "tokens each", "nats/token", rows=rows))
+    say(sheet(*columns, rows=list(zip(*columns.values(), strict=True))))
     if any(o.loss >= guess for o in outcomes):
         say(f"  –: above {guess:.2f}, what a guess among all ids costs: no law was made for models so small")
 

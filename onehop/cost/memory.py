@@ -2,6 +2,10 @@
 
 Peak means the most bytes of tensors that are alive at once, as PyTorch can track them. The backward pass is followed
 sublayer by sublayer: gradients appear while what was kept goes.
+
+What stays between steps: weights, gradients and the optimizer's moments (ZeRO, Rajbhandari et al. 2019,
+arXiv:1910.02054, section 3.1). What a step keeps: Korthikanti et al. 2022, arXiv:2205.05198, section 4.1, here tensor
+by tensor as this code keeps them; blocks that are computed again: Chen et al. 2016, arXiv:1604.06174, section 4.
 """
 
 from collections.abc import Sequence

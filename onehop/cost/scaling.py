@@ -95,12 +95,16 @@ def law(name: str) -> Law | KaplanLaw:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one law says about a budget, or about a model and its tokens."""
+    """What one law says about a budget, or about a model and its tokens.
+
+    `over_training`: how many times the tokens for which a model of that size is the best.
+    """
 
     law: str
     parameters: float
     tokens: float
     loss: float
+    over_training: float = 1.0
 
     @property
     def tokens_per_parameter(self) -> float:
@@ -125,8 +129,9 @@ def for_model(active: float, non_embedding: float, tokens: float | None) -> list
     out = []
     for found in LAWS:
         n = non_embedding if isinstance(found, KaplanLaw) else active
-        d = found.tokens_for(n) if tokens is None else tokens
-        out.append(Outcome(found.name, n, d, found.loss(n, d)))
+        best = found.tokens_for(n)
+        d = best if tokens is None else tokens
+        out.append(Outcome(found.name, n, d, found.loss(n, d), over_training=d / best))
     return out
 
 

@@ -140,7 +140,8 @@ def test_the_process_that_serves_a_gguf_file_holds_its_weights_as_they_are_loade
     save_gguf(onehop.build(config), tmp_path / "m.gguf", dtype=dtype)
     assert str(load_gguf(tmp_path / "m.gguf").embed.tokens.weight.dtype) == f"torch.{loads}"
     machine = Device("this machine", 8e9, 1e10, {"float32": 1e11}, "a test, measured", "cpu")
-    kept.keep(to_dict(replace(machine, resident={"inference": Resident(base=3e8, share=0.6)})))
+    held = {phase: Resident(base=3e8, share=0.6) for phase in ("training", "inference")}
+    kept.keep(to_dict(replace(machine, resident=held)))
     file, same = found(capsys, "m.gguf"), found(capsys, "m.gguf", "--dtype", loads)
     unpacked = file["memory"]["inference"]["weights"] < same["memory"]["inference"]["weights"]
     assert unpacked is (dtype == "q8_0")
@@ -194,7 +195,7 @@ def test_notes_are_told_with_every_question(capsys):
     for words in (["--what-if", "--context", "131072"], ["--sweep", "context=8192,131072"]):
         assert found(capsys, "llama-3-8b", *words)["notes"] == [beyond]
         assert f"({beyond})" in said(capsys, "llama-3-8b", *words)
-    other = "the recipe tiny is another thing: plan runs/tiny.toml"
+    other = f"the recipe tiny is another thing: onehop plan {shipped('runs', 'tiny')}"
     for words in (["--what-if"], ["--what-fits"], ["--sweep", "batch=1,2"]):
         assert found(capsys, "tiny", *words)["notes"] == [other]
         assert said(capsys, "tiny", *words).count(f"({other})") == 1

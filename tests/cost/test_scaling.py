@@ -177,3 +177,10 @@ def test_tokens_that_grow_in_step_with_parameters_tell_the_two_apart_no_longer()
     ):
         fit(points(rows))
     fit(points([*rows, (1e6, 1e9, 1.7 + 400 / 1e6**0.34 + 410 / 1e9**0.28)]), resamples=0)
+
+
+def test_a_model_knows_how_many_times_its_best_tokens_it_sees():
+    best = for_model(1e9, 9e8, None)
+    assert [o.over_training for o in best] == [1.0] * len(best)
+    for few, one in zip(best, for_model(1e9, 9e8, 1e12), strict=True):
+        assert one.over_training == pytest.approx(1e12 / few.tokens)
