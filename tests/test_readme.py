@@ -241,9 +241,11 @@ XEON = {  # the rows of the table, and their names there
 
 def test_where_there_is_no_lead_the_page_says_so():
     decoding, text = results("decode_cpu_xeon"), " ".join(README.split())
-    speed = decoding["decoding_tokens_per_second"]["float32"]
+    speed, half = (decoding["decoding_tokens_per_second"][dtype] for dtype in ("float32", "bfloat16"))
+    ratios_of = [decoding["ratio"][f"decoding, {dtype}"] for dtype in ("float32", "bfloat16")]
     told = f"{speed['onehop']} tokens per second against {speed['transformers']}"
-    assert f"{told} ({decoding['ratio']['decoding, float32']:.2f} ×" in text
+    assert f"{told} ({ratios_of[0]:.2f} ×" in text
+    assert f"in bfloat16 {half['onehop']} against {half['transformers']} ({ratios_of[1]:.2f} ×)" in text
     sizes = [size["float32"] for size in results("train_cpu_xeon")["sizes"].values()]
     for who, name in XEON.items():
         cells = " | ".join(f"{size['tokens_per_second'][who]:.0f}" for size in sizes)
