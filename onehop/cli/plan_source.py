@@ -145,8 +145,10 @@ def _vocabulary(recipe: Recipe) -> tuple[int, str]:
         from onehop.formats.folder import read_json
 
         found = read_json(file)
-        model = found.get("model", {})
-        added = [row.get("id", -1) for row in found.get("added_tokens", [])]
+        model, added_tokens = found.get("model"), found.get("added_tokens") or []
+        if not isinstance(model, dict) or not all(isinstance(row, dict) for row in added_tokens):
+            raise ConfigError(f"{file} is no tokenizer.json: it has no table of a model. Check data.tokenizer.")
+        added = [row.get("id", -1) for row in added_tokens]
         return max(len(model.get("vocab", ())), *(n + 1 for n in added), 1), f"the ids of {file}"
     raise ConfigError(
         f"data.tokenizer={data.tokenizer} gives as many ids as the text has characters. Add model.vocab_size=…, "

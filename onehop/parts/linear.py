@@ -36,7 +36,7 @@ class Packed:
         weights: list[Tensor] = [m.weight for m in maps]
         biases: list[Tensor] = [m.bias for m in maps if m.bias is not None]
         kept = {id(table.get(key)) for m in maps for table, key in m.places()}
-        if not kept.issuperset(map(id, weights)):  # computed anew at each call, as a parametrization is
+        if not kept.issuperset(map(id, [*weights, *biases])):  # computed anew at each call, as a parametrization is
             return None
         by_onednn = all(map(_for_onednn, weights))
         # A tensor made in inference mode does not count its changes: an old copy could not be told from a fresh one.
@@ -115,7 +115,8 @@ class Tied(nn.Module):
 
     def places(self) -> list[Place]:
         """Where its parameters are kept."""
-        return [(self._owner[0]._parameters, "weight"), *([] if self.bias is None else [(self._parameters, "bias")])]
+        bias = [(self._parameters, "bias")] if self._parameters.get("bias") is not None else []
+        return [(self._owner[0]._parameters, "weight"), *bias]
 
 
 class SideBySide:

@@ -134,11 +134,13 @@ def _one_row(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     length = float(torch.linalg.vector_norm(h))
     square = length * length / h.numel() + eps
     r = square**-0.5 if square else math.inf
+    r = r if r <= _LARGEST else math.inf  # as it is in float32
     y = h * r if weight is None else torch.addcmul(_ZERO, h, weight, value=r)
     return y if h is x else y.to(x.dtype)
 
 
-_ZERO = torch.zeros(1)
+_ZERO = torch.zeros(1, dtype=torch.float32, device="cpu")  # whatever the defaults are when this is imported
+_LARGEST = torch.finfo(torch.float32).max
 
 
 def _is_at_hand(x: Tensor) -> bool:

@@ -340,6 +340,18 @@ def test_a_map_that_is_replaced_or_changed_is_the_one_that_is_used(amd, change, 
         torch.testing.assert_close(both[:, 24:], x @ weight.T + bias, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("make", [lambda: Linear(16, 24, bias=True), lambda: Tied(nn.Embedding(24, 16), bias=True)])
+@torch.no_grad()
+def test_a_bias_that_is_computed_anew_at_each_call_is_never_an_old_one(amd, make):
+    m, x = make(), torch.randn(3, 16)
+    parametrize.register_parametrization(m, "bias", Twice())
+    pack(nn.Sequential(m))
+    m(x)
+    m.parametrizations.bias.original.add_(1.0)
+    # sums of 16 products of size 1 in float32, in another order
+    torch.testing.assert_close(m(x), x @ m.weight.T + 2 * m.parametrizations.bias.original, atol=1e-5, rtol=1e-5)
+
+
 @torch.no_grad()
 def test_the_compiler_is_given_the_weights_themselves():
     """It can read no prepared ones (here: zeros)."""

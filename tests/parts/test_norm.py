@@ -1,6 +1,8 @@
 """Norms: solved by hand, equal to their definition in every dtype, and rounded only once."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -199,7 +201,7 @@ def test_a_single_row_in_inference_has_the_same_norm(offset, affine, dtype):
     torch.testing.assert_close(each, whole, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
 
 
-@pytest.mark.parametrize("eps", [0.0, 1e-6])
+@pytest.mark.parametrize("eps", [0.0, 1e-80, 1e-6])
 @pytest.mark.parametrize("row", [[0.0, 0.0], [math.inf, 1.0], [math.nan, 1.0], [1e30, -1e30], [1e-30, 0.0]])
 def test_a_single_row_of_odd_numbers_has_the_norm_that_it_has_among_others(row, eps):
     norm = RMSNorm(2, RMSNormConfig(eps=eps))
@@ -244,3 +246,17 @@ def test_the_gradient_of_an_rms_norm_is_float32_under_autocast():
             found.append(torch.autograd.grad(_rms_norm(x, weight, 1e-6).pow(3).sum(), (x, weight)))
     for rounded, whole in zip(*found, strict=True):
         assert torch.equal(rounded, whole)
+
+
+@pytest.mark.parametrize("default", ["set_default_dtype(torch.float64)", "set_default_device('meta')"])
+def test_a_single_row_has_its_norm_whatever_the_defaults_were_when_onehop_was_loaded(default):
+    code = f"""
+import torch
+torch.{default}
+from onehop.parts.norm import _rms_norm
+with torch.inference_mode():
+    x = torch.ones(1, 1, 8, dtype=torch.float32, device="cpu")
+    print(_rms_norm(x, x[0, 0], 1e-6).dtype)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == "torch.float32"
