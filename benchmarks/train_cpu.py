@@ -334,9 +334,10 @@ def theirs(model: nn.Module, logits_of: Callable[[Tensor], Tensor] | None = None
     """The same step around another model; whole_graph: forward pass and loss through the compiler."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=BETAS, weight_decay=DECAY, fused=True)
+    logits = model if logits_of is None else logits_of  # a compiled model has no truth value
 
     def loss_of(tokens: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy((logits_of or model)(tokens).flatten(0, 1).float(), targets.flatten())
+        return F.cross_entropy(logits(tokens).flatten(0, 1).float(), targets.flatten())
 
     computed = torch.compile(loss_of, dynamic=False) if whole_graph else loss_of
 
