@@ -179,7 +179,7 @@ def from_dict(raw: Mapping[str, Any]) -> Device:
     try:
         fields = {key: _same(raw[key], like) for key, like in LIKE.items()}
         held = _same(raw.get("resident", {}), {"": {"": float}})
-        fields["resident"] = {phase: Resident(**held[phase]) for phase in held and PHASES}
+        fields["resident"] = {phase: Resident(**held[phase]) for phase in PHASES} if held else {}
         if not fields["flops"]:
             raise ValueError("no rate of products is there")
         pace = raw.get("pace")

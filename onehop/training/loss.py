@@ -65,5 +65,7 @@ def places(model: Transformer, batch: Batch) -> Tensor | None:
     Padding then stands behind its text, where no token looks unless it reads both ways, and without targets: it matters
     only to what counts tokens (experts, angles that depend on a text's length).
     """
+    if batch.packed or not batch.padded:
+        return batch.at if batch.packed else None
     counts = model.config.both_ways or any(not isinstance(layer.ffn, (PlainFFN, GatedFFN)) for layer in model.layers)
-    return batch.at if batch.packed or (batch.padded and (counts or model.by_length)) else None
+    return batch.at if counts or model.by_length else None
