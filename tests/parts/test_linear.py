@@ -176,7 +176,9 @@ def gradients(model, x):
 
 @pytest.mark.skipif(not ONEDNN, reason="this PyTorch has no oneDNN")
 @pytest.mark.parametrize("bias", [False, True])
-def test_training_by_onednn_equals_training_by_the_plain_product(bias):
+@pytest.mark.parametrize("narrow", [0, 20, 1000])  # weights' gradients by oneDNN, turned either way, and by MKL
+def test_training_by_onednn_equals_training_by_the_plain_product(monkeypatch, bias, narrow):
+    monkeypatch.setattr(product, "narrow", lambda: narrow)
     torch.manual_seed(0)
     model, x = Pair(bias), torch.randn(3, 5, 16)
     plain = gradients(model, x)
@@ -204,7 +206,10 @@ def test_the_second_derivative_by_onednn_is_that_of_the_plain_product():
 
 
 @pytest.mark.skipif(not ONEDNN, reason="this PyTorch has no oneDNN")
-def test_in_a_graph_the_product_by_onednn_is_one_operation_with_the_same_gradients():
+@pytest.mark.parametrize("narrow", [0, 1000])
+def test_in_a_graph_the_product_by_onednn_is_one_operation_with_the_same_gradients(monkeypatch, narrow):
+    monkeypatch.setattr(product, "narrow", lambda: narrow)
+    torch.compiler.reset()
     torch.manual_seed(0)
     given = [torch.randn(shape, requires_grad=True) for shape in ((3, 5, 16), (24, 16), (24,))]
     found = []
@@ -245,6 +250,29 @@ def test_onednn_leaves_what_it_cannot_do_to_the_plain_product(monkeypatch, case)
     else:
         x, w = x.double(), w.double()
         assert torch.equal(torch.compile(onednn, backend="eager", fullgraph=True)(x, w), F.linear(x, w))
+
+
+@pytest.mark.parametrize(
+    ("about", "name", "family", "narrow"),
+    [
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n", "", 25, 512),
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n", "x86_64", 26, 0),
+        (None, "AMD64 Family 25 Model 97 Stepping 2, AuthenticAMD", 25, 512),
+        (None, "Intel64 Family 6 Model 158 Stepping 10, GenuineIntel", None, 0),
+        ("vendor_id\t: GenuineIntel\ncpu family\t: 6\n", "x86_64", None, 0),
+        (None, "AMD", 0, 0),
+    ],
+)
+def test_the_processor_says_of_which_design_it_is(monkeypatch, tmp_path, about, name, family, narrow):
+    if about is not None:
+        (tmp_path / "cpuinfo").write_text(about)
+    monkeypatch.setattr(product, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(product.platform, "processor", lambda: name)
+    product.amd_family.cache_clear()
+    try:
+        assert (product.amd_family(), product.narrow(), product.made_by_amd()) == (family, narrow, family is not None)
+    finally:
+        product.amd_family.cache_clear()
 
 
 def test_maps_side_by_side_are_one_product_while_training(monkeypatch):
