@@ -21,6 +21,7 @@ WIDE, INDEX = 4, 8  # bytes of a float32 number, of an int64 one
 NARROW = 64  # heads below this width are computed in float32 under autocast on a CPU (`parts/score_half.py`)
 # Scores of one head from which tiles take over on a CPU (`parts/score.py`).
 TILES_BEAT_PLAIN, TILES_BEAT_A_MASK = 64 * 64, 384 * 384
+SHORT = 128 * 128  # up to which a CPU keeps the weights (`parts/score_short.py`)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,9 @@ def _products(d: int, block: BlockConfig, name: str, run: Run) -> float:
     a = getattr(block, name)
     q, kv = a.n_heads * a.d_head, a.n_kv_heads * a.d_head
     kernel = kernel_of(a, run)
-    mixed = (WIDE if kernel == "narrow" else s) * q + _row_sums(a, kernel, run)
+    mixed = (WIDE if kernel in ("narrow", "short") else s) * q + _row_sums(a, kernel, run)
+    if kernel == "short":
+        mixed += WIDE * a.n_heads * run.length  # the scores
     if kernel in ("plain", "tiled"):  # no product of PyTorch's attention: tiles are one step of their own
         mixed = 0.0
     if isinstance(a, LatentConfig):
@@ -181,8 +184,10 @@ def _attention(d: int, a: AttentionConfig, run: Run) -> Inner:
                           for h, w in ((a.n_heads, a.d_head), (a.n_kv_heads, a.d_head)))  # fmt: skip
         statistics += WIDE * (q + kv) if run.cast else 0  # the norm's input in float32
     moved = type(a.position) is not T5Config and not _still(a.position)
-    if run.cast and (kernel == "narrow"):
-        kept: float = WIDE * (q + 2 * kv + q) + s * q  # float copies, the output and its cast
+    if kernel == "short":
+        kept: float = WIDE * (q + 2 * kv) + s * q  # all three laid out by head, and the output
+    elif run.cast and kernel == "narrow":
+        kept = WIDE * (q + 2 * kv + q) + s * q  # float copies, the output and its cast
     else:
         kept = s * (q + 2 * kv) + s * q  # the projection, of which the values are a view, and the output
         if (moved or a.qk_norm is not None) and kernel != "plain":  # plain lays out all three anew
@@ -200,7 +205,8 @@ def _still(position: PositionConfig) -> bool:
 def kernel_of(a: AttentionConfig, run: Run) -> str:
     """How the scores are computed, as `parts/score.py` chooses: fused, masked, tiled or plain.
 
-    masked: fused, with a mask laid out; narrow: fused in float32 under autocast on a CPU.
+    masked: fused, with a mask laid out; narrow: fused in float32 under autocast on a CPU; short: its products by
+    themselves, in float32 on a CPU.
     """
     scores = run.length**2
     windowed = run.packed or (a.window is not None and a.window < run.length)
@@ -212,6 +218,8 @@ def kernel_of(a: AttentionConfig, run: Run) -> str:
         return "plain" if scores <= TILES_BEAT_PLAIN else "tiled"
     if (windowed or biased) and scores > TILES_BEAT_A_MASK:
         return "tiled"
+    if run.on_cpu and scores <= SHORT and not biased:
+        return "short"
     if run.cast and run.on_cpu and (a.d_head < NARROW or biased):
         return "narrow"
     return "masked" if windowed or biased else "fused"
@@ -220,7 +228,7 @@ def kernel_of(a: AttentionConfig, run: Run) -> str:
 def _row_sums(a: AttentionConfig, kernel: str, run: Run) -> float:
     """Bytes per token of the softmax's log-sums, one for each head; half precision on a CPU makes them anew."""
     anew = run.cast and run.on_cpu and kernel in ("fused", "masked")
-    return 0.0 if kernel == "plain" or anew else WIDE * a.n_heads
+    return 0.0 if kernel in ("plain", "short") or anew else WIDE * a.n_heads
 
 
 def _scores(a: AttentionConfig, kernel: str, run: Run) -> float:
@@ -228,6 +236,8 @@ def _scores(a: AttentionConfig, kernel: str, run: Run) -> float:
     square = float(run.length**2)
     if kernel == "plain":  # weights before and behind the mask, what a cap bends, and which weights dropout keeps
         return run.rows * a.n_heads * square * (WIDE * (2 + (a.softcap is not None)) + run.drops_weights)
+    if kernel == "short":  # the weights
+        return run.rows * a.n_heads * square * WIDE
     windowed = run.packed or (a.window is not None and a.window < run.length)
     halved = run.cast and run.on_cpu and kernel == "masked"  # keeps the mask as it is
     if windowed and kernel in ("masked", "narrow") and not halved and not isinstance(a.position, AlibiConfig):
@@ -239,6 +249,8 @@ def _gradient(a: AttentionConfig, kernel: str, run: Run) -> float:
     """Bytes that the gradient of the scores takes beside what is kept."""
     q, kv = a.n_heads * a.d_head, a.n_kv_heads * a.d_head
     made = WIDE * (q + 2 * kv) * run.tokens
+    if kernel == "short":
+        return made + WIDE * q * run.tokens + _scores(a, kernel, run)
     if kernel != "tiled":
         return made
     rows, cols = tile_of(run.length, run.rows * a.n_heads)

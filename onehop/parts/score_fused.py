@@ -14,6 +14,7 @@ from onehop.parts.score_flex import flex, why_not_flex
 from onehop.parts.score_half import half, wants_half
 from onehop.parts.score_plain import wide
 from onehop.parts.score_rule import ScoreRule, learned
+from onehop.parts.score_short import short, wants_short
 from onehop.parts.sight import Sight
 
 
@@ -33,6 +34,8 @@ def fused(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight) -> Tensor:
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool, scale: float) -> Tensor:
     """The kernel call for q (B, T, H, D), k and v (B, S, K, D), the way that is quickest -> (B, T, H, D)."""
+    if wants_short(q, k, v, mask):
+        return short(q, k, v, mask, causal=causal, scale=scale)
     if wants_half(q, k, v):
         return half(q, k, v, mask, causal=causal, scale=scale)
     if not causal and (mask is None or q.size(1) == 1):

@@ -19,7 +19,7 @@ from onehop.generate.engine import Engine
 from onehop.machine.live import LiveBytes
 from onehop.model.build import torch_dtype
 from onehop.model.recompute import recompute
-from onehop.parts import score_half, score_tiled
+from onehop.parts import score_half, score_short, score_tiled
 from onehop.parts.keys import Keys
 from onehop.parts.places import Places
 from onehop.parts.rope_scaling import STRETCHES
@@ -259,13 +259,14 @@ def test_the_planner_knows_which_kernel_is_chosen(own, length):
     attention = model.layers[0].attention
     real = choose(q, Keys(k, k, places), attention.rule(), Sight(attention.sees, places, places)).kernel
     kernel = kernel_of(config.blocks[0].attention, Run(1, length))
-    assert {"masked": "fused", "narrow": "fused"}.get(kernel, kernel) == real
+    assert {"masked": "fused", "narrow": "fused", "short": "fused"}.get(kernel, kernel) == real
 
 
 def test_the_planner_has_the_limits_of_the_code():
     """It loads no torch, so it cannot take them from where they stand."""
     assert (activations.TILES_BEAT_PLAIN, activations.TILES_BEAT_A_MASK) == (TILES_BEAT_PLAIN, TILES_BEAT_A_MASK)
-    assert (activations.NARROW, serving.CHUNK) == (score_half.NARROW, engine.CHUNK)
+    assert (activations.NARROW, activations.SHORT) == (score_half.NARROW, score_short.SHORT)
+    assert serving.CHUNK == engine.CHUNK
     assert {name for name in STRETCHES.names() if STRETCHES.get(name).by_length} == set(serving.BY_LENGTH)
     for length, heads in ((40, 8), (1000, 16), (1000, 17), (10**5, 64)):
         assert activations.tile_of(length, heads) == score_tiled.tile_for(length, heads)

@@ -1,0 +1,105 @@
+"""Attention over short texts that is trained on a CPU: the definition's outputs and gradients, its weights kept."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onehop.parts import score_fused
+from onehop.parts.keys import Keys
+from onehop.parts.places import Places
+from onehop.parts.score_fused import fused
+from onehop.parts.score_plain import plain
+from onehop.parts.score_rule import ScoreRule
+from onehop.parts.score_short import SHORT, short, wants_short
+from onehop.parts.sight import Sees, Sight
+
+
+def definition(q, k, v, mask, causal, scale):
+    """In float64; an empty row is zero."""
+    group = q.size(2) // k.size(2)
+    k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
+    scores = torch.einsum("bthd,bshd->bhts", q, k) * scale
+    if causal:
+        mask = torch.ones(q.size(1), k.size(1), dtype=torch.bool).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return torch.einsum("bhts,bshd->bthd", torch.softmax(scores, -1).nan_to_num(0.0), v)
+
+
+def drawn(generator, b, t, s, heads, kv_heads, width):
+    shapes = ((b, t, heads, width), (b, s, kv_heads, width), (b, s, kv_heads, width), (b, t, heads, width))
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 3), st.integers(1, 20), st.integers(1, 20), st.sampled_from([(1, 1), (4, 4), (4, 2), (6, 1)]),
+    st.sampled_from(["causal", "all", "a mask", "a mask for each row"]), st.integers(0, 99),
+)  # fmt: skip
+def test_outputs_and_gradients_are_those_of_the_definition(b, t, s, heads, sight, seed):
+    generator = torch.Generator().manual_seed(seed)
+    s = t if sight == "causal" else s
+    *values, weight = drawn(generator, b, t, s, *heads, 8)
+    mask = None
+    if "mask" in sight:
+        mask = torch.rand(b if "row" in sight else 1, 1, t, s, generator=generator) > 0.5  # some rows see nothing
+    found = []
+    for way, dtype in ((definition, torch.float64), (short, torch.float32)):
+        own = [x.to(dtype).requires_grad_() for x in values]
+        options = (mask, sight == "causal", 0.3) if way is definition else (mask,)
+        y = way(*own, *options, **({} if way is definition else {"causal": sight == "causal", "scale": 0.3}))
+        found.append([y.detach(), *torch.autograd.grad(y, own, weight.to(dtype))])
+    for exact, mine in zip(*found, strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)  # sums of up to 120 float32 products
+    if mask is not None:
+        empty = ~mask.any(-1).expand(b, 1, t).squeeze(1)  # (B, T)
+        assert not found[1][0][empty].any()
+        assert not found[1][1][empty].any()
+
+
+def test_16_bit_inputs_are_computed_in_float32_also_under_autocast():
+    *values, weight = drawn(torch.Generator().manual_seed(0), 2, 30, 30, 4, 2, 16)
+    values, weight = [x.bfloat16() for x in values], weight.bfloat16()
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        own = [x.to(dtype).requires_grad_() for x in values]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = short(*own, None, causal=True, scale=0.25)
+            assert y.dtype == dtype
+        found.append([y, *torch.autograd.grad(y, own, weight.to(dtype))])
+    for wide, half in zip(*found, strict=True):
+        assert torch.equal(half, wide.bfloat16())  # rounded once, at the end
+
+
+def test_it_is_taken_for_short_texts_that_learn_and_for_masks_of_booleans(monkeypatch):
+    q, k, v, _ = drawn(torch.Generator().manual_seed(0), 1, 8, 8, 2, 2, 4)
+    assert not wants_short(q, k, v, None)  # nothing to learn
+    q.requires_grad_()
+    assert wants_short(q, k, v, None)
+    assert wants_short(q, k, v, torch.ones(1, 1, 8, 8, dtype=torch.bool))
+    assert not wants_short(q, k, v, torch.zeros(1, 1, 8, 8))  # a bias
+    assert not wants_short(*(x.double() for x in (q, k, v)), None)
+    assert not wants_short(*(x.to("meta") for x in (q, k, v)), None)
+    long = torch.zeros(1, SHORT // 8 + 1, 2, 4)
+    assert not wants_short(q, long, long, None)
+    asked = []
+    monkeypatch.setattr(score_fused, "short", lambda *args, **named: asked.append(1) or short(*args, **named))
+    places = Places.run(0, 8)
+    y = fused(q, Keys(k, v, places), ScoreRule(0.5), Sight(Sees("causal"), places, places))
+    want = plain(q, Keys(k, v, places), ScoreRule(0.5), Sight(Sees("causal"), places, places))
+    torch.testing.assert_close(y, want, rtol=1e-5, atol=1e-6)  # a few float32 roundings at 1
+    assert asked
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()])
+def test_in_a_graph_it_is_the_same(mask):
+    *values, weight = drawn(torch.Generator().manual_seed(0), 2, 6, 6, 2, 1, 4)
+    found = []
+    torch.compiler.reset()
+    for way in (short, torch.compile(short, backend="aot_eager", fullgraph=True)):
+        own = [x.clone().requires_grad_() for x in values]
+        y = way(*own, mask, causal=mask is None, scale=0.5)
+        found.append([y, *torch.autograd.grad(y, own, weight)])
+    for eager, graph in zip(*found, strict=True):
+        torch.testing.assert_close(graph, eager, rtol=1e-6, atol=1e-6)
