@@ -21,6 +21,7 @@ from onehop.config.task import MaskedConfig
 from onehop.config.write import to_toml
 from onehop.data.loader import Batch, joined
 from onehop.data.prepare import remove_others
+from onehop.machine.heap import keeping_freed_memory
 from onehop.model.recompute import recompute
 from onehop.training.alarms import Alarms, note_skipped
 from onehop.training.begin import Checkpoint, begin
@@ -140,6 +141,10 @@ class Trainer:
 
     def steps(self) -> Iterator[StepResult]:
         """Train, one optimizer step at a time, from where the run stands to `train.steps`."""
+        with keeping_freed_memory(self.device.type == "cpu"):
+            yield from self._steps()
+
+    def _steps(self) -> Iterator[StepResult]:
         cfg = self.recipe.train
         batches = self.loader.batches(self.progress.batches)
         for index in range(self.progress.step, cfg.steps):
