@@ -1,11 +1,12 @@
 """Tokens per second of a training step on a CPU, beside other libraries' models of the same size.
 
-All take the same batches, loss, clipping and fused AdamW, and take turns, so that a busy machine slows all alike;
-medians over the turns; in 16 bits too where the processor has them. onehop builds two models: one of GPT-2's parts,
-beside Hugging Face's GPT-2 class and `plain` (nanoGPT's arithmetic, written down once more: a GPT-2 block of F.linear,
-F.layer_norm and SDPA); one of Llama's, beside Hugging Face's Llama class and, where they are installed, LitGPT and
-x-transformers. Where there is a C++ compiler, both of ours, `plain` and LitGPT run through torch.compile too: ours as
-`train.compile` does, LitGPT's as its own pretraining does. Writes benchmarks/results/train_cpu.json. Needs the
+All take the same batches, loss, clipping and fused AdamW, each in a process of its own, as its users have it, and take
+turns, so that a busy machine slows all alike; medians over the turns; in 16 bits too where the processor has them.
+onehop builds two models: one of GPT-2's parts, beside Hugging Face's GPT-2 class and `plain` (nanoGPT's arithmetic,
+written down once more: a GPT-2 block of F.linear, F.layer_norm and SDPA); one of Llama's, beside Hugging Face's Llama
+class and, where they are installed, LitGPT and x-transformers. Where there is a C++ compiler, both of ours, `plain` and
+LitGPT run through torch.compile too: ours as `train.compile` does, LitGPT's as its own pretraining does.
+Writes benchmarks/results/train_cpu.json. Needs the
 extra `dev` (transformers).
 
 python benchmarks/train_cpu.py [--sizes small,middle,large] [--rounds 7] [--threads 2]
@@ -16,10 +17,13 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -33,6 +37,7 @@ from onehop.config.recipe import TrainConfig
 from onehop.cost.flops import TRAINING
 from onehop.cost.planned import Plan
 from onehop.data.loader import Batch
+from onehop.machine.heap import keeping_freed_memory
 from onehop.machine.here import processor
 from onehop.model.compiler import no_compiler
 from onehop.training.compiled import Compiled
@@ -81,11 +86,10 @@ def main() -> None:
 def of_size(name: str, rounds: int) -> dict:
     """Tokens per second in each precision; how far onehop is ahead of those of the same parts, and of plain float32."""
     size = SIZES[name]
-    torch.manual_seed(0)
     able = no_compiler(torch.device("cpu")) is None
     there = {who: build for who, (build, needs) in CONTESTANTS.items() if needs is None or find_spec(needs)}
-    contestants = {who: build(size) for who, build in there.items() if able or not who.endswith(COMPILED)}
-    times = measured(contestants, size, rounds=rounds)
+    contestants = [who for who in there if able or not who.endswith(COMPILED)]
+    times = measured(contestants, name, rounds=rounds)
     found: dict = {"shape": vars(size)}
     for precision, dtype in PRECISIONS.items():
         rates = {who: size.rows * size.context / statistics.median(times[who, precision]) for who in contestants}
@@ -119,19 +123,49 @@ def ahead_of(times: dict, one: tuple[str, str], other: tuple[str, str]) -> float
     return round(statistics.median(b / a for a, b in zip(times[one], times[other], strict=True)), 2)
 
 
-def measured(contestants: dict[str, Step], size: Size, *, rounds: int) -> dict[tuple[str, str], list[float]]:
+def measured(contestants: list[str], size: str, *, rounds: int) -> dict[tuple[str, str], list[float]]:
     """Seconds per step of each contestant in each precision, round by round."""
-    steps = max(1, 6000 // (size.rows * size.context))  # a turn of one short step would be noise
     times: dict[tuple[str, str], list[float]] = {}
-    for number in range(rounds + 1):  # the first round does not count
-        for precision, dtype in PRECISIONS.items():
-            for name, step in contestants.items():
-                rows = batch(number, size)
-                began = time.perf_counter()
-                for _ in range(steps):
-                    step(rows, dtype)
-                times.setdefault((name, precision), []).append((time.perf_counter() - began) / steps)
+    with ExitStack() as stack:
+        workers = {who: stack.enter_context(worker(who, size)) for who in contestants}
+        for number in range(rounds + 1):  # the first round does not count
+            for precision in PRECISIONS:
+                for who, pipe in workers.items():
+                    pipe.send((number, precision))
+                    times.setdefault((who, precision), []).append(pipe.recv())
     return {key: values[1:] for key, values in times.items()}
+
+
+@contextmanager
+def worker(who: str, size: str) -> Iterator[Connection]:
+    """A process in which one contestant waits for its turns."""
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(who, size, torch.get_num_threads(), theirs), daemon=True)
+    process.start()
+    theirs.close()  # its copy is the process's own: who ends too early is missed by `recv`
+    try:
+        yield ours
+    finally:
+        process.terminate()
+        process.join()
+
+
+def work(who: str, name: str, threads: int, pipe: Connection) -> None:
+    """Take turns: a round and a precision come in, seconds per step go out."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    size = SIZES[name]
+    step = CONTESTANTS[who][0](size)
+    steps = max(1, 6000 // (size.rows * size.context))  # a turn of one short step would be noise
+    with keeping_freed_memory(who in OURS):  # as a run of onehop's does
+        while True:
+            number, precision = pipe.recv()
+            rows, dtype = batch(number, size), PRECISIONS[precision]
+            began = time.perf_counter()
+            for _ in range(steps):
+                step(rows, dtype)
+            pipe.send((time.perf_counter() - began) / steps)
 
 
 def batch(seed: int, size: Size) -> Batch:
