@@ -36,6 +36,7 @@ def chat(
     dtype: o.DType = None,
     device: o.Device = "cpu",
     kernel: o.KernelName = "auto",
+    compile: o.Compile = False,
     parts: o.Parts = None,
     adapter: o.Adapter = None,
     verbose: o.Verbose = False,
@@ -50,8 +51,8 @@ def chat(
     said: list[dict[str, Any]] = [{"role": "system", "content": system}] if system is not None else []
     check = _checked(options, said)
     lm = load(
-        place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], adapter=adapter,
-        check=check, report=beside(json),
+        place_of(model), dtype=dtype, device=device, kernel=kernel, compile=compile, parts=parts or [],
+        adapter=adapter, check=check, report=beside(json),
     )  # fmt: skip
     if verbose:
         show_settings(lm, options)

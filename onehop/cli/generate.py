@@ -45,6 +45,7 @@ def generate(
     dtype: o.DType = None,
     device: o.Device = "cpu",
     kernel: o.KernelName = "auto",
+    compile: o.Compile = False,
     parts: o.Parts = None,
     adapter: o.Adapter = None,
     verbose: o.Verbose = False,
@@ -59,8 +60,8 @@ def generate(
     )  # fmt: skip
     check = checked(options)
     lm = load(
-        place_of(model), dtype=dtype, device=device, kernel=kernel, parts=parts or [], adapter=adapter,
-        check=check, report=beside(json),
+        place_of(model), dtype=dtype, device=device, kernel=kernel, compile=compile, parts=parts or [],
+        adapter=adapter, check=check, report=beside(json),
     )  # fmt: skip
     if verbose:
         show_settings(lm, options)

@@ -14,6 +14,9 @@ Model = Annotated[
 ]
 DType = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64 (left out: the checkpoint's)")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or mps")]
+Compile = Annotated[
+    bool, typer.Option("--compile", help="one compiled graph for each further token; pays for long answers")
+]
 KernelName = Annotated[str, typer.Option(help="attention kernel: auto, plain, tiled or fused")]
 Parts = Annotated[list[Path] | None, typer.Option(help="a file with parts of your own that the model was made with")]
 Adapter = Annotated[Path | None, typer.Option(help="a folder with a low-rank adapter (PEFT's format), to be added")]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from onehop.generate.compiled import OneToken
 from onehop.model.transformer import States, Transformer
 from onehop.parts.attention import Memory
 from onehop.parts.cache import Cache
@@ -21,9 +22,21 @@ CHUNK = 2048  # tokens (rows x columns) that are read at once: enough to fill th
 class Engine:
     """A model that is ready to generate: `start` reads prompts, `Session.advance` takes the next tokens."""
 
-    def __init__(self, model: Transformer, *, kernel: str = "auto", cache: str = "auto", chunk: int = CHUNK):
-        """cache: growing, fixed, ring, or auto (ring where windows are shorter than the text, else growing)."""
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        kernel: str = "auto",
+        cache: str = "auto",
+        chunk: int = CHUNK,
+        one_token: OneToken | None = None,
+    ):
+        """cache: growing, fixed, ring, or auto (ring where windows are shorter than the text, else growing).
+
+        one_token: takes each further token through a compiled graph, from a fixed cache.
+        """
         self.model, self.kernel, self.cache = model, kernel, cache
+        self.one_token = one_token if one_token is not None and one_token.ready() else None
         self.chunk = None if model.by_length else chunk
 
     @property
@@ -50,6 +63,8 @@ class Engine:
 
     def _new_cache(self, rows: int, *, read: int, room: int) -> Cache:
         kind = self.cache
+        if self.one_token is not None:
+            return self.model.new_cache(rows, kind="fixed", capacity=slots(read + min(room, FIRST_GUESS)))
         if kind == "auto":
             windows = [spec.window for spec in self.model.cache_specs()]
             kind = "ring" if any(w is not None and w < read + room for w in windows) else "growing"
@@ -62,6 +77,7 @@ class Session:
 
     def __init__(self, engine: Engine, cache: Cache):
         self.engine, self.cache = engine, cache
+        self.one_token = engine.one_token
         self.logits = torch.empty(0)
 
     def read(self, tokens: Tensor, at: Tensor | None, memory: Memory | None = None) -> None:
@@ -87,14 +103,25 @@ class Session:
     def advance(self, tokens: Tensor) -> None:
         """Take one further token (B,) in each row."""
         with torch.inference_mode():
+            if self.one_token is not None:
+                self.logits = self.one_token(tokens.unsqueeze(1), self.cache)
+                return
+            if self.engine.one_token is not None:
+                self.cache.make_room(1)
             self.read(tokens.unsqueeze(1), None)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these rows only: row b becomes the old row rows[b]."""
+        """Go on with these rows only: row b becomes the old row rows[b]. Fewer rows would be a graph of their own."""
+        self.one_token = None
         with torch.inference_mode():
             index = torch.tensor(rows, device=self.logits.device)
             self.cache.reorder(index)
             self.logits = self.logits.index_select(0, index)
+
+
+def slots(tokens: int) -> int:
+    """Slots for so many tokens, of few sizes, each of which is a graph: a power of two, 256 at least."""
+    return max(256, 1 << (tokens - 1).bit_length())
 
 
 def left_padded(rows: Sequence[Sequence[int]], device: torch.device | str) -> tuple[Tensor, Tensor | None]:

@@ -12,6 +12,7 @@ from onehop.base.errors import CheckpointError, RequestError
 from onehop.config.model import ModelConfig
 from onehop.formats.layout import Family
 from onehop.generate.batch import Piece, run
+from onehop.generate.compiled import OneToken, Say
 from onehop.generate.engine import Engine
 from onehop.generate.request import Limits, Request
 from onehop.lm import scoring
@@ -53,12 +54,15 @@ class LanguageModel:
         parts: Iterable[str | Path] = (),
         kernel: str = "auto",
         prepare: bool | None = None,
+        compile: bool = False,
+        say: Say | None = None,
     ):
         """A model by itself, or with what `load` found in its folder; `save` keeps all of it.
 
         eos_ids and start_id None: the tokenizer's. generation_config: the contents of a generation_config.json.
         prepare: keep a second copy of the weights in the layout that this CPU multiplies fastest (`parts.linear.pack`);
-        None: if it takes no more than a quarter of the machine's memory.
+        None: if it takes no more than a quarter of the machine's memory. compile: take each further token through
+        torch.compile, which takes up to a minute at the first and another copy of the weights; `say` shows it.
         """
         self.model, self.tokenizer = model, tokenizer
         self.generation_config = dict(generation_config or {})
@@ -69,6 +73,7 @@ class LanguageModel:
             KERNELS.get(kernel)
         self.kernel, self.parts = kernel, tuple(parts)
         self.prepare = _is_small(model) if prepare is None else prepare
+        self.one_token = OneToken(model, kernel=kernel, say=say) if compile else None
 
     @property
     def config(self) -> ModelConfig:
@@ -157,7 +162,7 @@ class LanguageModel:
         """The engine, its weights prepared."""
         if self.prepare:
             pack(self.model)
-        return Engine(self.model, kernel=self.kernel)
+        return Engine(self.model, kernel=self.kernel, one_token=self.one_token)
 
     def score(self, context: Prompt, continuation: Prompt) -> scoring.Score:
         """The log-probability of a continuation after a context; see `scoring.score`."""

@@ -24,6 +24,7 @@ def load(
     parts: Iterable[str | Path] = (),
     adapter: str | Path | None = None,
     prepare: bool | None = None,
+    compile: bool = False,
     check: Check | None = None,
     report: Report | None = None,
 ) -> LanguageModel:
@@ -33,10 +34,11 @@ def load(
     checkpoint's own (float32 where a GGUF file is quantised). kernel: how attention is computed (auto, plain, tiled or
     fused). parts: files with your own parts. adapter: a folder of PEFT's format, to be added to the weights. prepare:
     keep a second copy of the weights in the layout that this CPU multiplies fastest (None: if it takes no more than a
-    quarter of the machine's memory). check: is shown the tokenizer and what generation_config.json holds before the
-    weights are read, and may raise. report: is told, before loading, in one line, the size of the files, of the loaded
-    model and of the free memory; what is larger than that is refused; and behind it what the checkpoint's settings ask
-    for and generation here does not do (without a report: a warning).
+    quarter of the machine's memory). compile: take each further token through torch.compile, which takes up to a
+    minute at the first and another copy of the weights. check: is shown the tokenizer and what generation_config.json
+    holds before the weights are read, and may raise. report: is told, before loading, in one line, the size of the
+    files, of the loaded model and of the free memory; what is larger than that is refused; and behind it what the
+    checkpoint's settings ask for and generation here does not do (without a report: a warning).
     """
     parts = tuple(parts)
     if kernel != "auto":
@@ -52,7 +54,7 @@ def load(
         eos_ids=frozenset(opened.eos_ids).union(() if tokenizer is None else tokenizer.eos_ids),
         start_id=opened.start_id, generation_config=opened.generation, provenance=opened.provenance,
         folder=None if opened.kind == "gguf" else opened.folder, family=opened.family,
-        parts=parts, kernel=kernel, prepare=prepare,
+        parts=parts, kernel=kernel, prepare=prepare, compile=compile, say=report,
     )  # fmt: skip
     return _told(found, report)
 

@@ -1,7 +1,9 @@
-"""Whether torch.compile has what it needs here."""
+"""Whether torch.compile has what it needs here, and what it ends with where it cannot go on."""
 
 import importlib.util
 import shutil
+from types import FunctionType
+from typing import Any
 
 import torch
 
@@ -15,3 +17,21 @@ def no_compiler(device: torch.device) -> str | None:
     if device.type == "mps":
         return "torch.compile is not relied on here on mps"
     return None
+
+
+def apart(function: Any) -> Any:
+    """The same function as another: the compiler keeps graphs, and counts them, by a function's code."""
+    twin = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__)
+    twin.__kwdefaults__ = function.__kwdefaults__
+    return twin
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """What the compiler ends with where it cannot go on; looked up only then, as it takes seconds to load."""
+    dynamo, inductor = torch._dynamo.exc, torch._inductor.exc
+    return dynamo.TorchDynamoException, dynamo.FailOnRecompileLimitHit, inductor.InductorError
+
+
+def in_short(error: Exception) -> str:
+    """What failed, and how, in one line."""
+    return " ".join(str(error).split("\n")[:2])

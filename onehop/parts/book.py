@@ -38,6 +38,10 @@ class Book:
         """Give the new tokens their slots and set `places` to what this step reads."""
         self._advance(new)
 
+    def look(self) -> None:
+        """Set `places` anew from what stands in the book."""
+        self.places = Places(self.at, self.doc)
+
     def write(self, store: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
         """Put (B, T, …, D) into this step's slots -> (the store, what is read of it, (B, S, …, D))."""
         raise AssertionError("each kind of book writes by itself")
@@ -105,8 +109,7 @@ class Growing(Book):
             self.places = Places(self.at[:, :stop], None if self.doc is None else self.doc[:, :stop])
 
     def write(self, store: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-        while store.size(-2) < self.capacity:
-            store = _doubled(store, -2, 0)
+        store = filled_up(store, self.capacity)
         store.narrow(-2, self._part.start, new.size(1)).copy_(new.transpose(1, -2))
         return store, store.narrow(-2, 0, self.filled).transpose(1, -2)
 
@@ -135,7 +138,14 @@ class Fixed(Book):
         self._note(new, slice(self.filled, stop))
         self.filled = stop
         self._advance(new)
-        self.places = Places(self.at, self.doc)
+        self.look()
+
+    def double(self) -> None:
+        """Have twice as many slots."""
+        self.at = _doubled(self.at, 1, -1)
+        self.doc = None if self.doc is None else _doubled(self.doc, 1, 0)
+        self.capacity = self.at.size(1)
+        self.look()
 
     def write(self, store: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
         store.index_copy_(store.dim() - 2, self._slots, new.transpose(1, -2))
@@ -189,6 +199,13 @@ class Ring(Book):
                 f"cannot roll back to {keep.tolist()} tokens: the ring of {self.capacity} has overwritten keys that "
                 f"the window of {self.window} needs. Use a growing cache or a larger margin."
             )
+
+
+def filled_up(store: Tensor, slots: int) -> Tensor:
+    """A store (…, slots, D) that is doubled until it has so many."""
+    while store.size(-2) < slots:
+        store = _doubled(store, -2, 0)
+    return store
 
 
 def _doubled(store: Tensor, dim: int, fill: int) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from onehop.base.errors import ConfigError, RequestError
-from onehop.parts.book import BOOKS, Book
+from onehop.parts.book import BOOKS, Book, Fixed, filled_up
 from onehop.parts.keys import Keys
 from onehop.parts.places import Places
 
@@ -69,6 +69,10 @@ class LayerCache:
         cross = [self.cross.k, self.cross.v] if self.cross is not None else []
         return sum(t.numel() * t.element_size() for t in [*self.stores.values(), *cross])
 
+    def fill_up(self) -> None:
+        """Have as many slots as the book."""
+        self.stores = {name: filled_up(store, self.book.slots) for name, store in self.stores.items()}
+
     def pick(self, rows: Tensor) -> None:
         """Row b becomes the old row rows[b], (B',) int64."""
         self.stores = {name: store.index_select(0, rows) for name, store in self.stores.items()}
@@ -121,6 +125,19 @@ class Cache:
             raise RequestError(f"this cache holds {self.batch} rows, not {new.at.size(0)}")
         for book in self.books:
             book.start(new)
+
+    def make_room(self, n: int) -> None:
+        """Let the next `n` tokens have slots where their number is fixed: it doubles as often as that takes."""
+        for book in self.books:
+            while isinstance(book, Fixed) and book.filled + n > book.capacity:
+                book.double()
+        for layer in self.layers:
+            layer.fill_up()
+
+    def look(self) -> None:
+        """Say anew where the slots that a step reads stand; where this is compiled, they are the graph's own then."""
+        for book in self.books:
+            book.look()
 
     @property
     def length(self) -> int:

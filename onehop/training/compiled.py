@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from onehop.config.recipe import Recipe
 from onehop.cost.flops import TRAINING
 from onehop.cost.planned import Plan
 from onehop.data.loader import Batch
-from onehop.model.compiler import no_compiler
+from onehop.model.compiler import apart, failures, in_short, no_compiler
 from onehop.model.transformer import Transformer
 from onehop.training.loss import Loss, batch_loss, places
 
@@ -82,7 +81,7 @@ class Compiled:
     def __init__(self, function: LossOf, *, note: Notify, say: Notify):
         self.function, self.note, self.say = function, note, say
         self.works = True
-        self._graph: LossOf = torch.compile(_apart(function), dynamic=False, fullgraph=True)
+        self._graph: LossOf = torch.compile(apart(function), dynamic=False, fullgraph=True)
         self._ready: set[tuple[int, ...]] = set()
 
     def __call__(self, model: Transformer, batch: Batch, **options: Any) -> Loss:
@@ -93,7 +92,7 @@ class Compiled:
         if self.works:
             try:
                 return self._graph(model, batch, **options)
-            except _failures() as error:  # a graph that was made anew, too often
+            except failures() as error:  # a graph that was made anew, too often
                 self._give_up(error)
         return self.function(model, batch, **options)
 
@@ -105,25 +104,12 @@ class Compiled:
         try:
             loss = self._graph(model, batch, **options)
             torch.autograd.grad(loss.surprise, learning, allow_unused=True)
-        except _failures() as error:
+        except failures() as error:
             self._give_up(error)
             return
         self._ready.add(kind)
         self.say(f"compiled in {time.perf_counter() - began:.0f} s")
 
     def _give_up(self, error: Exception) -> None:
-        self.say(f"not compiled: {' '.join(str(error).split(chr(10))[:2])}")  # what failed, and how
+        self.say(f"not compiled: {in_short(error)}")
         self.works = False
-
-
-def _apart(function: Any) -> LossOf:
-    """The same function as another: the compiler keeps graphs, and counts them, by a function's code."""
-    twin = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__)
-    twin.__kwdefaults__ = function.__kwdefaults__
-    return twin
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    """What the compiler ends with where it cannot go on; looked up only then, as it takes seconds to load."""
-    dynamo, inductor = torch._dynamo.exc, torch._inductor.exc
-    return dynamo.TorchDynamoException, dynamo.FailOnRecompileLimitHit, inductor.InductorError

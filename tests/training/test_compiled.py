@@ -11,10 +11,11 @@ from onehop.config.recipe import TrainConfig
 from onehop.config.task import PairsConfig
 from onehop.cost.planned import Plan
 from onehop.model import compiler
+from onehop.model.compiler import apart
 from onehop.model.recompute import recompute
 from onehop.training import saving
 from onehop.training.checkpoints import read_about
-from onehop.training.compiled import PAYS, Compiled, _apart, pick_loss
+from onehop.training.compiled import PAYS, Compiled, pick_loss
 from onehop.training.loss import batch_loss
 from onehop.training.optimizer import make_optimizer
 from onehop.training.step import training_step
@@ -164,7 +165,7 @@ def test_padding_has_a_graph_of_its_own_where_the_model_looks_at_it(sees, graphs
 
 def test_each_run_has_graphs_of_its_own():
     """Dynamo counts them by a function's code, and beyond eight computes as it is written without a word."""
-    twins = [_apart(batch_loss) for _ in range(3)]
+    twins = [apart(batch_loss) for _ in range(3)]
     assert len({id(twin.__code__) for twin in (batch_loss, *twins)}) == 4
     model, rows = small_model(decoder(), dtype=torch.float32), batch(16, rows=2, length=8, seed=0)
     found = [twin(model, rows, kernel="plain", z=True) for twin in (batch_loss, *twins)]
