@@ -2,7 +2,8 @@
 
 A model of 125 million parameters (vocabulary 32000, 768 wide, 12 layers, 12 heads sharing 4 kv heads, feed-forward
 2048), a prompt of 64 tokens and 64 greedy tokens after it. Both libraries are measured in turn, round after round, so
-that whatever else the machine does falls on both; what counts is the median of the rounds' ratios. Needs transformers.
+that whatever else the machine does falls on both; what counts is the median of the rounds' ratios. Where there is a C++
+compiler, onehop is measured a second time with `compile=True` (after the graph is made). Needs transformers.
 
 python benchmarks/decode_cpu.py [--rounds 7] [--threads 2] [--out benchmarks/results/decode_cpu.json]
 """
@@ -24,6 +25,7 @@ from onehop.config import ModelConfig
 from onehop.lm import LanguageModel
 from onehop.machine.here import processor
 from onehop.model import build
+from onehop.model.compiler import no_compiler
 from onehop.weights import save_hf
 
 SHAPE = {
@@ -41,16 +43,18 @@ def contestants(dtype):
     with tempfile.TemporaryDirectory() as folder:
         save_hf(ours, folder)
         theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
-    lm = LanguageModel(ours.to(dtype))
+    ours = ours.to(dtype)
 
-    def onehop(n):
-        return lm.generate(prompt.tolist(), max_new_tokens=n, temperature=0.0)[0].token_ids
+    def onehop(lm):
+        return lambda n: lm.generate(prompt.tolist(), max_new_tokens=n, temperature=0.0)[0].token_ids
 
     def hugging_face(n):
         settings = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "min_new_tokens": n}
         return theirs.generate(prompt, max_new_tokens=n, **settings)[0, PROMPT:].tolist()
 
-    return {"onehop": onehop, "transformers": hugging_face}
+    able = no_compiler(torch.device("cpu")) is None
+    compiled = {"onehop, compiled": onehop(LanguageModel(ours, compile=True, say=print))} if able else {}
+    return {"onehop": onehop(LanguageModel(ours)), "transformers": hugging_face} | compiled
 
 
 def seconds(run, n):
@@ -70,14 +74,20 @@ def measure(dtype, rounds):
             first, whole = seconds(runs[name], 1), seconds(runs[name], NEW)
             prefill[name].append(first)
             rates[name].append((NEW - 1) / (whole - first))
-    ratios = [a / b for a, b in zip(rates["onehop"], rates["transformers"])]
-    agree = next((i for i, (a, b) in enumerate(zip(*said.values())) if a != b), NEW)
+    ratios = {
+        name: [a / b for a, b in zip(rates[name], rates["transformers"])] for name in rates if name != "transformers"
+    }
+    two = said["onehop"], said["transformers"]
+    agree = next((i for i, (a, b) in enumerate(zip(*two)) if a != b), NEW)
+    compiled = ratios.get("onehop, compiled")
     return {
         "dtype": str(dtype).removeprefix("torch."),
         "tokens_per_s": {name: round(statistics.median(values), 1) for name, values in rates.items()},
         "first_token_ms": {name: round(1000 * statistics.median(values), 1) for name, values in prefill.items()},
-        "ratio": round(statistics.median(ratios), 2),
-        "ratios": [round(ratio, 2) for ratio in ratios],
+        "ratio": round(statistics.median(ratios["onehop"]), 2),
+        "ratios": [round(ratio, 2) for ratio in ratios["onehop"]],
+        "ratio_compiled": None if compiled is None else round(statistics.median(compiled), 2),
+        "ratios_compiled": None if compiled is None else [round(ratio, 2) for ratio in compiled],
         "same_tokens_until": agree,
     }
 

@@ -17,6 +17,7 @@ from onehop.model.compiler import apart, failures, in_short, no_compiler
 from onehop.model.transformer import Transformer
 from onehop.parts.cache import Cache
 from onehop.parts.places import Places
+from onehop.parts.product import made_by_amd
 from onehop.parts.step import Step
 
 Say = Callable[[str], None]
@@ -34,7 +35,10 @@ class OneToken:
         self.options: dict[str, Any] | None = {"guard_filter_fn": unguarded} if backend == "inductor" else None
         self.works = True
         self._renew()
-        why = no_compiler(model.embed.tokens.weight.device)
+        weight = model.embed.tokens.weight
+        why = no_compiler(weight.device)
+        if why is None and weight.is_cpu and weight.dtype == torch.float32 and made_by_amd():
+            why = "a graph multiplies float32 by MKL, on AMD's processors slower than it goes without. Take bfloat16"
         if model.encoder is not None or model.config.both_ways:
             why = "only decoder-only models are, one token after the other"
         if why is not None:

@@ -41,6 +41,7 @@ def answers(lm, prompts=PROMPTS, n=9, **options):
 @pytest.fixture(autouse=True)
 def _able(monkeypatch):
     monkeypatch.setattr(compiled, "no_compiler", lambda device: None)
+    monkeypatch.setattr(compiled, "made_by_amd", lambda: False)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -126,6 +127,10 @@ def test_where_nothing_can_be_compiled_the_reason_is_told(monkeypatch, capsys):
     with pytest.warns(UserWarning, match="^not compiled: only decoder-only models are"):
         lm = LanguageModel(model, start_id=1, compile=True)
     assert answers(lm)[0] == answers(LanguageModel(model, start_id=1))[0]
+    monkeypatch.setattr(compiled, "made_by_amd", lambda: True)
+    with pytest.warns(UserWarning, match=r"^not compiled: a graph multiplies float32 by MKL, .* Take bfloat16$"):
+        LanguageModel(build(decoder()), compile=True)
+    assert OneToken(build(decoder(), dtype=torch.bfloat16)).ready()
     monkeypatch.setattr(compiled, "no_compiler", lambda device: "there is none")
     assert main(["generate", "fables-tiny", "Once", "--max-new-tokens", "3", "--seed", "1", "--compile"]) == 0
     assert capsys.readouterr().err.count("not compiled: there is none") == 1
