@@ -2,7 +2,7 @@
 
 A token of a small model costs more in calls than in arithmetic. The graph has none of them, and its weights are frozen
 into it, laid out for the processor. It reads a fixed cache, all of whose slots it sees at each step, so that shapes do
-not depend on how much is filled: one graph serves every step.
+not depend on how much is filled: one graph serves every step until the slots are taken.
 """
 
 import time
@@ -21,71 +21,85 @@ from onehop.parts.product import made_by_amd
 from onehop.parts.step import Step
 
 Say = Callable[[str], None]
+Shape = tuple[int, int, torch.dtype]  # rows, slots, and of what
+
+MOST = 4  # graphs of one model: each holds a copy of the weights, which the compiler does not give back
+SLOTS, TIMES = 512, 4  # of the smallest cache, and as many times more each time it is full
 
 
 class OneToken:
     """`model` for one token more, compiled for a number of rows and slots when they first come.
 
-    What cannot be compiled is said once, and from then on computed as it is written. `say` shows that, and what takes
-    long; None: the former is a warning.
+    What cannot be compiled is said once, and from then on computed as it is written; so are further shapes when there
+    are `MOST` graphs. `say` shows that, and what takes long; None: the former is a warning.
     """
 
     def __init__(self, model: Transformer, *, kernel: str = "auto", say: Say | None = None, backend: str = "inductor"):
         self.model, self.kernel, self.say, self.backend = model, kernel, say, backend
-        self.options: dict[str, Any] | None = {"guard_filter_fn": unguarded} if backend == "inductor" else None
         self.works = True
-        self._renew()
-        weight = model.embed.tokens.weight
-        why = no_compiler(weight.device)
-        if why is None and weight.is_cpu and weight.dtype == torch.float32 and made_by_amd():
-            why = "a graph multiplies float32 by MKL, on AMD's processors slower than it goes without. Take bfloat16"
-        if model.encoder is not None or model.config.both_ways:
-            why = "only decoder-only models are, one token after the other"
+        self._graphs: dict[Shape, Callable[..., Tensor]] = {}
+        self._frozen = _state(model)
+        self._made = 0
+        why = self._why_not()
         if why is not None:
             self._give_up(why)
 
     def ready(self) -> bool:
-        """Whether it works. Weights that have changed since they were frozen are frozen anew.
+        """Whether to ask it for the tokens of an answer. Weights that have changed since are frozen anew.
 
-        Asked once an answer: what a graph would have to look at for each token, it does not look at.
+        What a graph would have to look at for each token is looked at here, once. Who listens at modules, or has
+        autocast on, gets the model as it is written.
         """
-        if self.works and self._state != _state(self.model):
-            self._renew()
-        return self.works
+        device = self.model.embed.tokens.weight.device.type
+        if not self.works or torch.is_autocast_enabled(device) or _listened(self.model):
+            return False
+        now = _state(self.model)
+        if len(now) != len(self._frozen) or any(a != b or t is not u for (t, *a), (u, *b) in zip(now, self._frozen)):
+            self._graphs, self._frozen = {}, now
+        return True
 
     def __call__(self, tokens: Tensor, cache: Cache) -> Tensor:
         """Logits (B, V) behind tokens (B, 1), which the cache, a fixed one, has then."""
-        cache.make_room(1)
+        cache.make_room(1, times=TIMES)
         places = Places(cache.lengths.unsqueeze(1).clone())  # no `first`, a number: each would have a graph of its own
         self.model.embed.check_length(places)
         cache.start(places)
         asked = (self.model, tokens, places.at, cache, self.kernel)
-        if self.works:
-            shape = cache.batch, cache.books[0].slots
+        shape = cache.batch, cache.books[0].slots, cache.layers[0].dtype
+        if self.works and (shape in self._graphs or self._made < MOST):
             try:
                 return self._graphs[shape](*asked) if shape in self._graphs else self._make(shape, *asked)
             except failures() as error:
                 self._give_up(in_short(error))
         return next_logits(*asked)
 
-    def _make(self, shape: tuple[int, int], *asked: object) -> Tensor:
+    def _make(self, shape: Shape, *asked: object) -> Tensor:
         """The first token of a shape."""
         if self.say is not None:
             self.say("compiling: the next token takes up to a minute")
         began = time.perf_counter()
+        options: dict[str, Any] | None = {"guard_filter_fn": unguarded} if self.backend == "inductor" else None
         graph: Callable[..., Tensor] = torch.compile(
-            apart(next_logits), dynamic=False, fullgraph=True, backend=self.backend, options=self.options
+            apart(next_logits), dynamic=False, fullgraph=True, backend=self.backend, options=options
         )
         with torch._inductor.config.patch(freezing=True):
             logits = graph(*asked)
         self._graphs[shape] = graph
+        self._made += 1
         if self.say is not None:
             self.say(f"compiled in {time.perf_counter() - began:.0f} s")
         return logits
 
-    def _renew(self) -> None:
-        self._graphs: dict[tuple[int, int], Callable[..., Tensor]] = {}
-        self._state = _state(self.model)
+    def _why_not(self) -> str | None:
+        """Why the model is not compiled, if it is not."""
+        weight = self.model.embed.tokens.weight
+        if self.model.encoder is not None or self.model.config.both_ways:
+            return "only decoder-only models are, one token after the other"
+        if any(t.is_inference() for t, *_ in self._frozen):
+            return "its weights were made in inference mode, which does not count their changes"
+        if weight.is_cpu and weight.dtype == torch.float32 and made_by_amd():
+            return "a graph multiplies float32 by MKL, on AMD's processors slower than it goes without. Take bfloat16"
+        return no_compiler(weight.device)
 
     def _give_up(self, why: str) -> None:
         self.works = False
@@ -93,6 +107,14 @@ class OneToken:
             warnings.warn(f"not compiled: {why}", stacklevel=2)
         else:
             self.say(f"not compiled: {why}")
+
+
+def slots(tokens: int) -> int:
+    """Slots of a cache for so many tokens, of few sizes, as each is a graph."""
+    size = SLOTS
+    while size < tokens:
+        size *= TIMES
+    return size
 
 
 def unguarded(guards: Sequence[Any]) -> list[bool]:
@@ -109,8 +131,12 @@ def next_logits(model: Transformer, tokens: Tensor, at: Tensor, cache: Cache, ke
     return model.head(hidden[:, -1])
 
 
-def _state(model: Transformer) -> list[tuple[int, ...]]:
-    """What tells whether weights, and who listens at modules, are still those that they were."""
+def _state(model: Transformer) -> list[tuple[Any, ...]]:
+    """The weights, and what tells whether they are still what they were."""
     tensors = [*model.parameters(), *model.buffers()]
-    hooks = [(id(m), len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
-    return [*hooks, *((id(t), t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)]
+    return [(t, t.data_ptr(), 0 if t.is_inference() else t._version, t.dtype, t.device) for t in tensors]
+
+
+def _listened(model: Transformer) -> bool:
+    """Whether anybody has put a hook on a module, or another forward in its place."""
+    return any(m._forward_hooks or m._forward_pre_hooks or "forward" in m.__dict__ for m in model.modules())

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from onehop.generate.compiled import OneToken
+from onehop.generate.compiled import TIMES, OneToken, slots
 from onehop.model.transformer import States, Transformer
 from onehop.parts.attention import Memory
 from onehop.parts.cache import Cache
@@ -36,7 +36,7 @@ class Engine:
         one_token: takes each further token through a compiled graph, from a fixed cache.
         """
         self.model, self.kernel, self.cache = model, kernel, cache
-        self.one_token = one_token if one_token is not None and one_token.ready() else None
+        self.one_token = one_token
         self.chunk = None if model.by_length else chunk
 
     @property
@@ -56,15 +56,20 @@ class Engine:
                 source, source_at = left_padded(prompts, self.device)
                 memory = self.model.encode(source, at=source_at, kernel=self.kernel)
                 prompts = [(start_id,)] * len(prompts)
-            cache = self._new_cache(len(prompts), read=max(map(len, prompts)), room=room)
+            one_token = self.one_token if self.one_token is not None and self.one_token.ready() else None
+            length = max(map(len, prompts))
+            cache = self._new_cache(len(prompts), read=length, room=room, one_token=one_token)
             session = Session(self, cache)
             session.read(*left_padded(prompts, self.device), memory)
+            if one_token is not None:
+                cache.fix()
+                session.one_token = one_token
             return session
 
-    def _new_cache(self, rows: int, *, read: int, room: int) -> Cache:
+    def _new_cache(self, rows: int, *, read: int, room: int, one_token: OneToken | None) -> Cache:
         kind = self.cache
-        if self.one_token is not None:
-            return self.model.new_cache(rows, kind="fixed", capacity=slots(read + min(room, FIRST_GUESS)))
+        if one_token is not None:  # the prompt is read as ever, and then all slots are
+            return self.model.new_cache(rows, kind="growing", capacity=slots(read + min(room, FIRST_GUESS)))
         if kind == "auto":
             windows = [spec.window for spec in self.model.cache_specs()]
             kind = "ring" if any(w is not None and w < read + room for w in windows) else "growing"
@@ -77,7 +82,7 @@ class Session:
 
     def __init__(self, engine: Engine, cache: Cache):
         self.engine, self.cache = engine, cache
-        self.one_token = engine.one_token
+        self.one_token: OneToken | None = None
         self.logits = torch.empty(0)
 
     def read(self, tokens: Tensor, at: Tensor | None, memory: Memory | None = None) -> None:
@@ -107,7 +112,7 @@ class Session:
                 self.logits = self.one_token(tokens.unsqueeze(1), self.cache)
                 return
             if self.engine.one_token is not None:
-                self.cache.make_room(1)
+                self.cache.make_room(1, times=TIMES)
             self.read(tokens.unsqueeze(1), None)
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -117,11 +122,6 @@ class Session:
             index = torch.tensor(rows, device=self.logits.device)
             self.cache.reorder(index)
             self.logits = self.logits.index_select(0, index)
-
-
-def slots(tokens: int) -> int:
-    """Slots for so many tokens, of few sizes, each of which is a graph: a power of two, 256 at least."""
-    return max(256, 1 << (tokens - 1).bit_length())
 
 
 def left_padded(rows: Sequence[Sequence[int]], device: torch.device | str) -> tuple[Tensor, Tensor | None]:

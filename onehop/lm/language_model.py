@@ -62,7 +62,8 @@ class LanguageModel:
         eos_ids and start_id None: the tokenizer's. generation_config: the contents of a generation_config.json.
         prepare: keep a second copy of the weights in the layout that this CPU multiplies fastest (`parts.linear.pack`);
         None: if it takes no more than a quarter of the machine's memory. compile: take each further token through
-        torch.compile, which takes up to a minute at the first and another copy of the weights; `say` shows it.
+        torch.compile: up to a minute, and a copy of the weights, for each number of rows and size of the cache, up to
+        four of them (see `OneToken`); `say` shows it.
         """
         self.model, self.tokenizer = model, tokenizer
         self.generation_config = dict(generation_config or {})
@@ -73,7 +74,8 @@ class LanguageModel:
             KERNELS.get(kernel)
         self.kernel, self.parts = kernel, tuple(parts)
         self.prepare = _is_small(model) if prepare is None else prepare
-        self.one_token = OneToken(model, kernel=kernel, say=say) if compile else None
+        self.compile, self.say = compile, say
+        self._one_token = OneToken(model, kernel=kernel, say=say) if compile else None
 
     @property
     def config(self) -> ModelConfig:
@@ -162,7 +164,10 @@ class LanguageModel:
         """The engine, its weights prepared."""
         if self.prepare:
             pack(self.model)
-        return Engine(self.model, kernel=self.kernel, one_token=self.one_token)
+        one = self._one_token
+        if one is not None and (one.model is not self.model or one.kernel != self.kernel):
+            one = self._one_token = OneToken(self.model, kernel=self.kernel, say=self.say)
+        return Engine(self.model, kernel=self.kernel, one_token=one)
 
     def score(self, context: Prompt, continuation: Prompt) -> scoring.Score:
         """The log-probability of a continuation after a context; see `scoring.score`."""

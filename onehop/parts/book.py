@@ -1,6 +1,7 @@
 """Which slots of a cache new tokens take, and which are read: growing, fixed and ring."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from onehop.base.errors import RequestError
@@ -109,7 +110,8 @@ class Growing(Book):
             self.places = Places(self.at[:, :stop], None if self.doc is None else self.doc[:, :stop])
 
     def write(self, store: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-        store = filled_up(store, self.capacity)
+        while store.size(-2) < self.capacity:
+            store = _doubled(store, -2, 0)
         store.narrow(-2, self._part.start, new.size(1)).copy_(new.transpose(1, -2))
         return store, store.narrow(-2, 0, self.filled).transpose(1, -2)
 
@@ -140,11 +142,21 @@ class Fixed(Book):
         self._advance(new)
         self.look()
 
-    def double(self) -> None:
-        """Have twice as many slots."""
-        self.at = _doubled(self.at, 1, -1)
-        self.doc = None if self.doc is None else _doubled(self.doc, 1, 0)
-        self.capacity = self.at.size(1)
+    @classmethod
+    def of(cls, book: Growing) -> "Fixed":
+        """One that goes on where a growing book is, with as many slots."""
+        fixed = cls(book.batch, book.device, capacity=book.capacity)
+        fixed.at, fixed.doc, fixed.filled = book.at, book.doc, book.filled
+        fixed.next_at, fixed.uniform = book.next_at, book.uniform
+        fixed.look()
+        return fixed
+
+    def grow(self, times: int) -> None:
+        """Have that many times as many slots."""
+        more = max(1, self.capacity) * times - self.capacity
+        self.at = F.pad(self.at, (0, more), value=-1)
+        self.doc = None if self.doc is None else F.pad(self.doc, (0, more))
+        self.capacity += more
         self.look()
 
     def write(self, store: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,13 +211,6 @@ class Ring(Book):
                 f"cannot roll back to {keep.tolist()} tokens: the ring of {self.capacity} has overwritten keys that "
                 f"the window of {self.window} needs. Use a growing cache or a larger margin."
             )
-
-
-def filled_up(store: Tensor, slots: int) -> Tensor:
-    """A store (…, slots, D) that is doubled until it has so many."""
-    while store.size(-2) < slots:
-        store = _doubled(store, -2, 0)
-    return store
 
 
 def _doubled(store: Tensor, dim: int, fill: int) -> Tensor:

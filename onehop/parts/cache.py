@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from onehop.base.errors import ConfigError, RequestError
-from onehop.parts.book import BOOKS, Book, Fixed, filled_up
+from onehop.parts.book import BOOKS, Book, Fixed, Growing
 from onehop.parts.keys import Keys
 from onehop.parts.places import Places
 
@@ -70,8 +71,10 @@ class LayerCache:
         return sum(t.numel() * t.element_size() for t in [*self.stores.values(), *cross])
 
     def fill_up(self) -> None:
-        """Have as many slots as the book."""
-        self.stores = {name: filled_up(store, self.book.slots) for name, store in self.stores.items()}
+        """Have as many slots as a book of a fixed number of them."""
+        for name, store in self.stores.items():
+            more = self.book.slots - store.size(-2) if isinstance(self.book, Fixed) else 0
+            self.stores[name] = F.pad(store, (0, 0, 0, more)) if more else store
 
     def pick(self, rows: Tensor) -> None:
         """Row b becomes the old row rows[b], (B',) int64."""
@@ -126,11 +129,18 @@ class Cache:
         for book in self.books:
             book.start(new)
 
-    def make_room(self, n: int) -> None:
-        """Let the next `n` tokens have slots where their number is fixed: it doubles as often as that takes."""
+    def fix(self) -> None:
+        """From now on have as many slots as there are, all of which are read at each step: growing becomes fixed."""
+        books = [Fixed.of(book) if isinstance(book, Growing) else book for book in self.books]
+        for layer in self.layers:
+            layer.book = books[self.books.index(layer.book)]
+        self.kind, self.books = "fixed", books
+
+    def make_room(self, n: int, *, times: int = 2) -> None:
+        """Let the next `n` tokens have slots where their number is fixed: it becomes `times` as many until they do."""
         for book in self.books:
             while isinstance(book, Fixed) and book.filled + n > book.capacity:
-                book.double()
+                book.grow(times)
         for layer in self.layers:
             layer.fill_up()
 

@@ -66,12 +66,16 @@ def _gradients(ctx: Any, g: Tensor, product: Product) -> tuple[Tensor | None, Te
 def _of_weight(g: Tensor, x: Tensor, product: Product) -> Tensor:
     """The gradient of W, gᵀ · x, given that of y, g (N, d_out), and x (N, d_in) -> (d_out, d_in).
 
-    oneDNN has its left side lie row by row, so one of the two is copied, number by number: the narrower. What that
-    costs beside the product falls with the other's width, so where MKL is not far behind, it makes the narrow ones.
+    oneDNN has its left side lie row by row, so one of the two is copied, number by number; where that is x, the result
+    lies the other way round and is copied too when it is added to a parameter's gradient. Beside a narrow product these
+    copies cost more than MKL takes longer.
     """
-    if max(g.size(1), x.size(1)) <= narrow():
+    (n, d_out), d_in = g.shape, x.size(1)
+    if max(d_out, d_in) <= narrow():
         return g.t() @ x
-    return product(g.t(), x.t(), None) if g.size(1) <= x.size(1) else product(x.t(), g.t(), None).t()
+    if n * d_out <= d_in * (n + d_out):
+        return product(g.t(), x.t(), None)
+    return product(x.t(), g.t(), None).t()
 
 
 # The same for the compiler, which cannot take that operation apart: one that it calls as it is. (Defined so, and not by
@@ -95,14 +99,17 @@ def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor
 torch.library.register_autograd("onehop::linear", lambda ctx, g: _gradients(ctx, g, in_graphs), setup_context=_keep)
 
 
-@torch.compiler.assume_constant_result
 def narrow() -> int:
-    """The width up to which MKL is the quicker one for a weight's gradient.
+    """The width up to which MKL is the quicker one for a weight's gradient, and in a graph for all of a product.
 
     Measured on Zen 4, which takes AVX-512 in two halves, so that MKL, without it, has three quarters of oneDNN's speed.
+    (Zen 3, of the same number, has no AVX-512 and takes MKL for everything.)
     """
     return 512 if amd_family() == ZEN_4 else 0
 
+
+# For the compiler a number: torch.compiler.assume_constant_result, which would load the compiler at import (2 s).
+narrow._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 ZEN_4 = 25
 CPUINFO = Path("/proc/cpuinfo")

@@ -1,7 +1,8 @@
 """PyTorch's scaled_dot_product_attention, wherever it can express a score rule exactly.
 
 Its kernels follow FlashAttention (Dao et al. 2022, arXiv:2205.14135). A mask or a bias, except for the plain triangle,
-has to be laid out for it, (1 | B, 1 | H, T, S); `tiled` needs no such memory.
+has to be laid out for it, (1 | B, 1 | H, T, S); `tiled` needs no such memory. Where training on a CPU is quicker by
+products of one's own, they stand in for it: `score_short.py`, `score_half.py`.
 """
 
 import math

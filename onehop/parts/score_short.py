@@ -17,7 +17,7 @@ SHORT = 128 * 128  # scores of one head up to which this is the quicker way; mea
 
 
 def short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool, scale: float) -> Tensor:
-    """SDPA of q (B, T, H, D) with k and v (B, S, K, D) -> (B, T, H, D), computed in float32.
+    """SDPA of q (B, T, H, D) with k and v (B, S, K, D) -> (B, T, H, D) in v's dtype, computed in float32.
 
     mask: (1 | B, 1, T, S) bool, True where a key is seen; a row that sees nothing gives zeros.
     """
@@ -27,7 +27,7 @@ def short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool,
 
 def wants_short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
     """Whether `short` is the quicker way to these and their gradient."""
-    if not q.is_cpu or q.dtype == torch.float64 or q.size(1) * k.size(1) > SHORT:
+    if not q.is_cpu or q.dtype == torch.float64 or not 0 < q.size(1) * k.size(1) <= SHORT or not q.numel():
         return False
     return (mask is None or mask.dtype == torch.bool) and by_backward(q, k, v)
 
@@ -42,11 +42,11 @@ class _Short(torch.autograd.Function):
             y = torch.bmm(w, heads[2])
         ctx.save_for_backward(*heads, w)
         ctx.scale, ctx.rows = scale, (b, h)
-        return y.view(b, h, t, -1).transpose(1, 2).to(q.dtype)
+        return y.view(b, h, t, -1).transpose(1, 2).to(v.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, w = ctx.saved_tensors
         b, h = ctx.rows
         n_kv = q.size(0) // b
@@ -54,11 +54,13 @@ class _Short(torch.autograd.Function):
             dy = _by_group(g, n_kv)
             ds = torch.bmm(dy, v.mT)  # (B·K, G·T, S), in turn the weights' gradient and the scores'
             ds = torch._softmax_backward_data(ds, w, -1, ds.dtype, grad_input=ds)
-            dq = torch.baddbmm(q, ds, k, beta=0, alpha=ctx.scale)
-            dk = torch.baddbmm(k, ds.mT, q, beta=0, alpha=ctx.scale)
-            dv = torch.bmm(w.mT, dy)
+            wanted = ctx.needs_input_grad
+            dq = torch.baddbmm(q, ds, k, beta=0, alpha=ctx.scale) if wanted[0] else None
+            dk = torch.baddbmm(k, ds.mT, q, beta=0, alpha=ctx.scale) if wanted[1] else None
+            dv = torch.bmm(w.mT, dy) if wanted[2] else None
         dq, dk, dv = (
-            x.view(b, n, -1, x.size(-1)).transpose(1, 2).to(g.dtype) for x, n in ((dq, h), (dk, n_kv), (dv, n_kv))
+            None if x is None else x.view(b, n, -1, x.size(-1)).transpose(1, 2).to(g.dtype)
+            for x, n in ((dq, h), (dk, n_kv), (dv, n_kv))
         )
         return dq, dk, dv, None, None, None
 

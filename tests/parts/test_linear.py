@@ -2,6 +2,8 @@
 
 import copy
 import io
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -273,6 +275,11 @@ def test_the_processor_says_of_which_design_it_is(monkeypatch, tmp_path, about, 
         assert (product.amd_family(), product.narrow(), product.made_by_amd()) == (family, narrow, family is not None)
     finally:
         product.amd_family.cache_clear()
+
+
+def test_importing_the_product_loads_no_compiler():
+    code = "import sys, onehop.parts.linear; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_maps_side_by_side_are_one_product_while_training(monkeypatch):

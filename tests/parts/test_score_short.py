@@ -81,6 +81,8 @@ def test_it_is_taken_for_short_texts_that_learn_and_for_masks_of_booleans(monkey
     assert not wants_short(q, k, v, torch.zeros(1, 1, 8, 8))  # a bias
     assert not wants_short(*(x.double() for x in (q, k, v)), None)
     assert not wants_short(*(x.to("meta") for x in (q, k, v)), None)
+    assert not wants_short(q, k[:, :0], v[:, :0], None)
+    assert not wants_short(q[:0], k[:0], v[:0], None)
     long = torch.zeros(1, SHORT // 8 + 1, 2, 4)
     assert not wants_short(q, long, long, None)
     asked = []
@@ -90,6 +92,19 @@ def test_it_is_taken_for_short_texts_that_learn_and_for_masks_of_booleans(monkey
     want = plain(q, Keys(k, v, places), ScoreRule(0.5), Sight(Sees("causal"), places, places))
     torch.testing.assert_close(y, want, rtol=1e-5, atol=1e-6)  # a few float32 roundings at 1
     assert asked
+
+
+def test_only_the_gradients_that_are_asked_for_are_made():
+    values = drawn(torch.Generator().manual_seed(0), 1, 5, 5, 2, 2, 4)[:3]
+    whole = torch.autograd.grad(
+        short(*(x.requires_grad_() for x in values), None, causal=True, scale=0.5).sum(), values
+    )
+    for wanted in range(3):
+        own = [x.detach().requires_grad_(i == wanted) for i, x in enumerate(values)]
+        y = short(*own, None, causal=True, scale=0.5)
+        y.sum().backward()
+        assert torch.equal(own[wanted].grad, whole[wanted])
+        assert [x.grad is None for x in own] == [i != wanted for i in range(3)]
 
 
 @pytest.mark.parametrize("mask", [None, torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()])

@@ -54,6 +54,31 @@ def test_where_the_c_library_is_another_one_nothing_happens(monkeypatch):
         assert not able
 
 
+def test_what_is_freed_goes_back_when_the_last_of_several_runs_ends(monkeypatch):
+    calls = []
+
+    class Libc:
+        def mallopt(self, number, value):
+            calls.append((number, value))
+            return 1
+
+        def malloc_trim(self, pad):
+            calls.append("trim")
+
+    monkeypatch.setattr(heap, "_glibc", Libc)
+    first, second = keeping_freed_memory(), keeping_freed_memory()
+    first.__enter__(), second.__enter__()
+    first.__exit__(None, None, None)
+    assert "trim" not in calls
+    second.__exit__(None, None, None)
+    assert calls[-2:] == [(heap.TRIM_THRESHOLD, 2 * heap.LARGEST), "trim"]
+    monkeypatch.setattr(Libc, "mallopt", lambda *args: 0)
+    before = list(calls)
+    with keeping_freed_memory() as able:
+        assert not able
+    assert calls == before
+
+
 @pytest.mark.parametrize("platform", ["darwin", "win32"])
 def test_other_systems_are_left_alone(monkeypatch, platform):
     monkeypatch.setattr(heap.sys, "platform", platform)
