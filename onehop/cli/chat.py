@@ -49,10 +49,9 @@ def chat(
         stop=stop, seed=seed,
     )  # fmt: skip
     said: list[dict[str, Any]] = [{"role": "system", "content": system}] if system is not None else []
-    check = _checked(options, said)
     lm = load(
         place_of(model), dtype=dtype, device=device, kernel=kernel, compile=compile, parts=parts or [],
-        adapter=adapter, check=check, report=beside(json),
+        adapter=adapter, check=_checked(options, said), report=beside(json),
     )  # fmt: skip
     if verbose:
         show_settings(lm, options)

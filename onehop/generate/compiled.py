@@ -64,14 +64,15 @@ class OneToken:
         places = Places(cache.lengths.unsqueeze(1).clone())  # no `first`, a number: each would have a graph of its own
         self.model.embed.check_length(places)
         cache.start(places)
-        asked = (self.model, tokens, places.at, cache, self.kernel)
+        asked = (self.model, tokens, places.at, cache)
         shape = cache.batch, cache.books[0].slots, cache.layers[0].dtype
         if self.works and (shape in self._graphs or self._made < MOST):
             try:
-                return self._graphs[shape](*asked) if shape in self._graphs else self._make(shape, *asked)
+                graph = self._graphs.get(shape)
+                return self._make(shape, *asked) if graph is None else graph(*asked, kernel=self.kernel)
             except failures() as error:
                 self._give_up(in_short(error))
-        return next_logits(*asked)
+        return next_logits(*asked, kernel=self.kernel)
 
     def _make(self, shape: Shape, *asked: object) -> Tensor:
         """The first token of a shape."""
@@ -83,7 +84,7 @@ class OneToken:
             apart(next_logits), dynamic=False, fullgraph=True, backend=self.backend, options=options
         )
         with torch._inductor.config.patch(freezing=True):
-            logits = graph(*asked)
+            logits = graph(*asked, kernel=self.kernel)
         self._graphs[shape] = graph
         self._made += 1
         if self.say is not None:
@@ -122,7 +123,7 @@ def unguarded(guards: Sequence[Any]) -> list[bool]:
     return [False for _ in guards]
 
 
-def next_logits(model: Transformer, tokens: Tensor, at: Tensor, cache: Cache, kernel: str) -> Tensor:
+def next_logits(model: Transformer, tokens: Tensor, at: Tensor, cache: Cache, *, kernel: str) -> Tensor:
     """The model from tokens (B, 1) at positions (B, 1), for which the cache has slots, to logits (B, V)."""
     cache.look()
     places = Places(at)

@@ -32,13 +32,11 @@ def load(
 
     From a onehop folder, a Hugging Face folder, a GGUF file, a shipped model or a hub name. dtype None: the
     checkpoint's own (float32 where a GGUF file is quantised). kernel: how attention is computed (auto, plain, tiled or
-    fused). parts: files with your own parts. adapter: a folder of PEFT's format, to be added to the weights. prepare:
-    keep a second copy of the weights in the layout that this CPU multiplies fastest (None: if it takes no more than a
-    quarter of the machine's memory). compile: take each further token through torch.compile (see `LanguageModel`).
-    check: is shown the tokenizer and what generation_config.json
-    holds before the weights are read, and may raise. report: is told, before loading, in one line, the size of the
-    files, of the loaded model and of the free memory; what is larger than that is refused; and behind it what the
-    checkpoint's settings ask for and generation here does not do (without a report: a warning).
+    fused). parts: files with your own parts. adapter: a folder of PEFT's format, to be added to the weights. prepare,
+    compile: as in `LanguageModel`. check: is shown the tokenizer and what generation_config.json holds before the
+    weights are read, and may raise. report: is told, before loading, in one line, the size of the files, of the loaded
+    model and of the free memory; what is larger than that is refused; and behind it what the checkpoint's settings ask
+    for and generation here does not do (without a report: a warning).
     """
     parts = tuple(parts)
     if kernel != "auto":

@@ -127,9 +127,9 @@ def test_every_graph_is_made_without_guards_and_with_frozen_weights(monkeypatch)
     def recorded(function, **options):
         asked.append(options["options"].pop("guard_filter_fn")([1, 2]))  # as torch.compile takes it out
 
-        def graph(*args):
+        def graph(*args, **options):
             frozen.append(torch._inductor.config.freezing)
-            return function(*args)
+            return function(*args, **options)
 
         return graph
 
@@ -157,7 +157,7 @@ def test_what_fails_to_compile_is_said_once_and_computed_as_it_is_written(monkey
     lm, said = through(model)
 
     def failing(*args, **options):
-        def graph(*args):
+        def graph(*args, **options):
             raise torch._dynamo.exc.Unsupported("no such thing\nin line 7")
 
         return graph
