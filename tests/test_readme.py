@@ -267,6 +267,38 @@ def test_where_there_is_no_lead_the_page_says_so():
         assert told in text, told
 
 
+def test_the_page_tells_what_another_processor_gave():
+    found, text = results("decode_cpu_zen4")["results"], " ".join(README.split())
+    wide, half = ({**row["tokens_per_s"], **row} for row in found)
+    theirs = (wide["transformers"], half["transformers"])
+    told = (
+        f"decodes at {wide['onehop']} tokens per second in float32 ({wide['ratio']:.2f} × transformers' {theirs[0]}), "
+        f"at {half['onehop']} in bfloat16 ({half['ratio']:.2f} × {theirs[1]}) and, with `--compile`, at "
+        f"{half['onehop, compiled']} ({half['ratio_compiled']:.2f} ×)."
+    )
+    assert told in text, told
+    sizes = [results("train_cpu_zen4")["sizes"][name] for name in ("small", "middle")]
+    precisions = ("float32", "bfloat16 autocast")
+    for who, name in XEON.items():
+        cells = " | ".join(f"{size[kind]['tokens_per_second'][who]:.0f}" for size in sizes for kind in precisions)
+        assert f"| {name or who} | {cells} |" in README
+
+    def ratios(one, other):
+        return " and ".join(f"{size['float32']['ahead'][one][other]:.2f}" for size in sizes)
+
+    gpt2, llama, too = "onehop, GPT-2's parts", "onehop, Llama's parts", ", compiled"
+    halves = " and ".join(f"{size['16 bits over plain float32'][gpt2 + too]:.2f}" for size in sizes)
+    beside, both = ratios(gpt2 + too, "plain"), ratios(gpt2 + too, "plain" + too)
+    told = (
+        f"GPT-2 parts have {ratios(gpt2, 'plain')} × the speed of nanoGPT's arithmetic, its Llama parts "
+        f"{ratios(llama, 'LlamaForCausalLM')} × that of transformers' Llama; compiled, {beside}, and "
+        f"{ratios(llama + too, 'LlamaForCausalLM')}; both compiled, {both} × nanoGPT's, "
+        f"{ratios(llama + too, 'LitGPT' + too)} × LitGPT. In bfloat16, compiled, the GPT-2 parts have {halves} × the "
+        "speed of nanoGPT's arithmetic in float32."
+    )
+    assert told in text, told
+
+
 def test_the_half_hour_is_that_of_the_results_and_its_recipe_ships():
     found = results("shakespeare_half_hour")
     step, loss = next((step, loss) for step, _, loss in found["validation"] if round(loss, 3) == found_best(found))
