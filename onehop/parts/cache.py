@@ -138,10 +138,11 @@ class Cache:
 
     def make_room(self, n: int, *, times: int = 2) -> None:
         """Let the next `n` tokens have slots where their number is fixed: it becomes `times` as many until they do."""
-        for book in self.books:
-            while isinstance(book, Fixed) and book.filled + n > book.capacity:
+        short = [book for book in self.books if isinstance(book, Fixed) and book.filled + n > book.capacity]
+        for book in short:
+            while book.filled + n > book.capacity:
                 book.grow(times)
-        for layer in self.layers:
+        for layer in self.layers if short else ():
             layer.fill_up()
 
     def look(self) -> None:

@@ -85,10 +85,13 @@ def wide(x: Tensor) -> Tensor:
 # product: no key or value is repeated per query head.
 
 
-def folded(q: Tensor, n_kv: int) -> Tensor:
-    """(B, T, H, D) -> (B·K, G·T, D): the heads of a group, one after the other."""
+def folded(q: Tensor, n_kv: int, dtype: torch.dtype | None = None) -> Tensor:
+    """(B, T, H, D) -> (B·K, G·T, D): the heads of a group, one after the other; in another dtype by the same copy."""
     b, t, h, d = q.shape
-    return q.view(b, t, n_kv, h // n_kv, d).permute(0, 2, 3, 1, 4).reshape(b * n_kv, h // n_kv * t, d)
+    groups = q.view(b, t, n_kv, h // n_kv, d).permute(0, 2, 3, 1, 4)  # (B, K, G, T, D)
+    if dtype is not None:
+        groups = groups.to(dtype, memory_format=torch.contiguous_format)
+    return groups.reshape(b * n_kv, h // n_kv * t, d)
 
 
 def unfolded(y: Tensor, shape: torch.Size) -> Tensor:
