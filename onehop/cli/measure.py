@@ -12,7 +12,8 @@ from onehop.config.model import ModelConfig
 from onehop.config.recipe import TrainConfig
 from onehop.cost.activations import Run
 from onehop.cost.devices import RATES, Device, Pace
-from onehop.cost.roofline import Phase, Work, orthogonal_flops
+from onehop.cost.muon import orthogonal_flops
+from onehop.cost.roofline import Phase, Work
 from onehop.cost.serving import InferencePlan
 from onehop.cost.weights import weights
 from onehop.data.loader import Batch

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from onehop.config.model import ModelConfig
 from onehop.cost.activations import TILES_BEAT_A_MASK, WIDE, Run, Sublayer, sublayers
+from onehop.cost.muon import hidden_matrices, muon_working
 from onehop.cost.weights import Weight
 
 MARGIN = 0.05  # of the tensors: what an allocator leaves unused between them
@@ -181,12 +182,6 @@ def _logits(config: ModelConfig, plan: TrainingPlan) -> float:
     return grows + WIDE * (2.0 * plan.loss_chunk * vocab + run.tokens * config.d_model)
 
 
-def hidden_matrices(weights: Sequence[Weight]) -> list[Weight]:
-    """What Muon moves: matrices between hidden states, and stacks of them (`training/roles.py`)."""
-    matrices = [w for w in weights if w.layer is not None and w.rows != "none"]
-    return [w for w in matrices if len(w.shape) in (2, 3) and min(w.shape[-2:]) > 1]
-
-
 def _state(weights: Sequence[Weight], plan: TrainingPlan) -> float:
     """Bytes of an optimizer's state, two moments per parameter, with Muon one for hidden matrices; of an average."""
     total = sum(w.size for w in weights)
@@ -195,10 +190,5 @@ def _state(weights: Sequence[Weight], plan: TrainingPlan) -> float:
 
 
 def _working(weights: Sequence[Weight], plan: TrainingPlan) -> float:
-    """Bytes that the step itself takes: nothing for a fused AdamW; Muon orthogonalises one matrix after another."""
-    if plan.optimizer != "muon":
-        return 0.0
-    sizes = [(w.shape[-1] * w.shape[-2], min(w.shape[-2:]) ** 2) for w in hidden_matrices(weights)]
-    number = 2 if plan.run.precision == "bfloat16" else WIDE
-    # the update in float32; in the products' type the matrix, its successor and two squares of its shorter side
-    return max((WIDE * size + number * 2 * (size + square) for size, square in sizes), default=0.0)
+    """Bytes that the step itself takes: nothing for a fused AdamW."""
+    return muon_working(weights, 2 if plan.run.precision == "bfloat16" else WIDE) if plan.optimizer == "muon" else 0.0

@@ -8,7 +8,7 @@ measured whole say how many times its products and its passes over numbers a mod
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onehop.config.ffn import MoEConfig
@@ -17,14 +17,14 @@ from onehop.cost.activations import Run
 from onehop.cost.devices import Device, Rates
 from onehop.cost.flops import Flops, Pass, forward, looks, next_token, products, reading, rows_of
 from onehop.cost.kv_cache import kv_cache
-from onehop.cost.memory import hidden_matrices, layers_kept
+from onehop.cost.memory import layers_kept
+from onehop.cost.muon import moved, muon_flops, orthogonal_flops
 from onehop.cost.numbers import bytes_per_weight
 from onehop.cost.serving import InferencePlan
 from onehop.cost.traffic import least_bytes
 from onehop.cost.weights import Weight
 
 ADAMW_BYTES = 28  # per parameter, in float32: p, gradient and two moments read, p and moments written
-NEWTON_SCHULZ = 5  # rounds that Muon takes
 READ = 2  # times that what a sublayer makes is written or read in a forward pass
 TOUCHED = 3  # times that a kept number is read or written: by its product, by its gradient, and that gradient's own
 
@@ -112,7 +112,7 @@ class Work:
             rates = self.device.pace.orthogonal
             moving = sum(
                 n * orthogonal_flops(short, long) / rate_at(rates, dtype, short, long)
-                for short, long, n in _moved(self.weights)
+                for short, long, n in moved(self.weights)
             )
         return replace(found, seconds=found.seconds + moving, compute_s=found.compute_s + bound)
 
@@ -221,23 +221,6 @@ def _bent(stack: StackConfig) -> float:
 def _stacks(config: ModelConfig) -> list[StackConfig]:
     """The decoder, or the only stack, and an encoder."""
     return [config] if config.encoder is None else [config, config.encoder]
-
-
-def muon_flops(weights: Sequence[Weight]) -> float:
-    """FLOPs by which Muon orthogonalises all hidden matrices (Jordan et al. 2024)."""
-    return sum(n * orthogonal_flops(short, long) for short, long, n in _moved(weights))
-
-
-def _moved(weights: Sequence[Weight]) -> Iterator[tuple[int, int, int]]:
-    """What Muon moves: the shorter and longer side of its matrices, and how many there are."""
-    for w in hidden_matrices(weights):
-        short, long = sorted(w.shape[-2:])
-        yield short, long, w.size // (short * long)
-
-
-def orthogonal_flops(short: int, long: int) -> float:
-    """FLOPs by which a matrix X (short, long) is made orthogonal: rounds of X·Xᵀ, its square, and a product with X."""
-    return NEWTON_SCHULZ * (4.0 * short**2 * long + 2.0 * short**3)
 
 
 def rate_at(rates: Rates, dtype: str, width: float, length: float) -> float:

@@ -9,7 +9,7 @@ import onehop
 from onehop.config import AttentionConfig
 from onehop.config.recipe import TrainConfig
 from onehop.cost.flops import Pass, forward, seen_pairs
-from onehop.cost.roofline import muon_flops
+from onehop.cost.muon import muon_flops
 from onehop.cost.weights import weights
 from onehop.machine.counter import flops_of
 from onehop.parts.places import Places

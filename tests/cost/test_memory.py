@@ -80,6 +80,7 @@ TRAINED = {
     "muon, few tokens": (small(d_model=128), {"optimizer": "muon", "rows": 1, "length": 16}),
     "muon in bfloat16": (small(d_model=128), {"optimizer": "muon", "rows": 1, "length": 16, "precision": "bfloat16"}),
     "muon, experts": (small(ffn=MOE), {"optimizer": "muon", "rows": 1, "length": 16}),
+    "muon, one after the other": (small(n_layers=1, d_model=1024), {"optimizer": "muon", "rows": 1, "length": 16}),
     "few ids": (small(vocab_size=32, n_layers=6), {}),
 }
 

@@ -13,7 +13,8 @@ from onehop.base.errors import ConfigError
 from onehop.cost.activations import Run
 from onehop.cost.devices import DEVICES, Device, Pace, device, from_dict, to_dict
 from onehop.cost.flops import Pass, products
-from onehop.cost.roofline import Work, muon_flops, rate_at
+from onehop.cost.muon import muon_flops
+from onehop.cost.roofline import Work, rate_at
 from onehop.cost.serving import InferencePlan
 from onehop.cost.traffic import Shape, attention_bytes, crossover, plain_bytes, queries_on_chip, tiled_bytes
 from onehop.cost.weights import weights

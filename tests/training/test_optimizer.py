@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from onehop.config.recipe import TrainConfig
+from onehop.training import muon
 from onehop.training.muon import Muon, orthogonal
 from onehop.training.optimizer import make_optimizer
 from onehop.training.roles import is_hidden, roles
@@ -100,7 +101,10 @@ def test_matrices_are_made_orthogonal_in_float32_as_in_bfloat16_and_better(shape
     """Near U·Vᵀ: singular values in the band around 1 that the quintic's rounds reach."""
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     u, _, vt = torch.linalg.svd(matrix, full_matrices=False)
-    exact, coarse = orthogonal(matrix, torch.float32), orthogonal(matrix, torch.bfloat16).float()
+    tall = shape[0] > shape[1]
+    upright = (matrix.T if tall else matrix).unsqueeze(0)
+    found = [orthogonal(upright, dtype)[0].float() for dtype in (torch.float32, torch.bfloat16)]
+    exact, coarse = (x.T if tall else x for x in found)
     turned = u.T @ exact @ vt.T
     assert torch.linalg.norm(turned - turned.diag().diag()) < 1e-4  # float32's sums over 15 products
     assert ((turned.diag() > 0.3) & (turned.diag() < 1.3)).all()
@@ -122,6 +126,28 @@ def moved(shapes, *, idle=(), seed=0):
         before = [p.detach().clone() for p in parameters]
         optimizer.step()
     return before, parameters
+
+
+def test_small_matrices_of_one_shape_are_moved_together_as_each_alone(monkeypatch):
+    """Lying and standing ones, and those of a stack; float32 sums over 15 products in another order."""
+    shapes = [(6, 10), (10, 6), (6, 6), (3, 6, 10), (6, 10), (10, 10)]
+    stacks = []
+    monkeypatch.setattr(muon, "orthogonal", lambda x, dtype: stacks.append(tuple(x.shape)) or orthogonal(x, dtype))
+    _, together = moved(shapes, idle=(3,))
+    assert stacks == 2 * [(6, 6, 10), (1, 6, 6), (1, 10, 10)]
+    monkeypatch.setattr(muon, "at_once", lambda short, long: 4)
+    _, cut = moved(shapes, idle=(3,))
+    assert stacks[6:] == 2 * [(4, 6, 10), (2, 6, 10), (1, 6, 6), (1, 10, 10)]
+    monkeypatch.setattr(muon, "at_once", lambda short, long: 1)
+    _, alone = moved(shapes, idle=(3,))
+    assert {shape[0] for shape in stacks[14:]} == {1}
+    for found in (together, cut):
+        for one, other in zip(found, alone, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_as_many_go_together_as_have_a_million_numbers():
+    assert [muon.at_once(*sides) for sides in ((128, 128), (128, 352), (768, 1024), (4096, 14336))] == [64, 23, 1, 1]
 
 
 def test_an_expert_without_a_gradient_keeps_its_place_and_decays():
