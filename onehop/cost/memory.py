@@ -16,6 +16,7 @@ from onehop.cost.activations import TILES_BEAT_A_MASK, WIDE, Run, Sublayer, subl
 from onehop.cost.muon import hidden_matrices, muon_working
 from onehop.cost.weights import Weight
 
+SOFTMAX_IS_KEPT = 1024  # ids from which on a CPU the loss keeps its softmax and makes the gradient of it
 MARGIN = 0.05  # of the tensors: what an allocator leaves unused between them
 
 
@@ -168,17 +169,23 @@ def _shared_tables(config: ModelConfig, run: Run) -> float:
 
 
 def _logits(config: ModelConfig, plan: TrainingPlan) -> float:
-    """Logits in float32 at the loss: their log-softmax, and two of their size for its gradient.
+    """Logits at the loss: in float32 their softmax and its gradient, and in 16 bits, if they come so, that once more.
 
-    In chunks (`training/surprise.py`) the head's gradient grows meanwhile, and by PyTorch's own function, in float32,
-    that of the hidden states, beside two chunks of logits.
+    Of few ids, and elsewhere than on a CPU, PyTorch computes it, by three in float32. In chunks
+    (`training/surprise.py`) the head's gradient grows meanwhile, and by PyTorch's own function, in float32, that of the
+    hidden states, beside two chunks.
     """
     run, vocab = plan.run, config.need_vocab()
+    each = 3.0 * WIDE
+    if run.on_cpu and vocab >= SOFTMAX_IS_KEPT:
+        each = 2.0 * WIDE + (run.size if run.cast else 0)
+    each += run.size if config.head.softcap is not None else 0  # the hyperbolic tangents
     if plan.loss_chunk is None or plan.loss_chunk >= run.tokens:
-        return 3.0 * WIDE * run.tokens * vocab
+        return each * run.tokens * vocab
     grows = run.size * float(vocab * (config.embed.width or config.d_model))
     if run.cast or config.head.softcap is not None:
-        return grows + 3.0 * WIDE * plan.loss_chunk * vocab
+        each += 0 if run.cast else WIDE  # what is computed again stays until the cap's gradient is there
+        return grows + each * plan.loss_chunk * vocab
     return grows + WIDE * (2.0 * plan.loss_chunk * vocab + run.tokens * config.d_model)
 
 

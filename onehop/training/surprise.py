@@ -5,7 +5,7 @@ ids are 4 GB in float32, and backward needs them again. In chunks only `chunk` �
 and backward.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,16 +15,9 @@ from torch.utils.checkpoint import checkpoint
 from onehop.data.pack import NO_TARGET
 from onehop.model.transformer import Head
 from onehop.parts.linear import Linear, Tied, is_plain
-from onehop.parts.score_plain import wide
+from onehop.training.cross_entropy import Surprise, cross_entropy
 
 HAS_LIBRARY = hasattr(F, "linear_cross_entropy")  # PyTorch from 2.13
-
-
-class Surprise(NamedTuple):
-    """Sums over the targets: of -log p in nats, and of (log Σ exp logit)² where a z-loss asks for it."""
-
-    nats: Tensor
-    z: Tensor | None
 
 
 def surprise(head: Head, hidden: Tensor, targets: Tensor, *, chunk: int | None = None, z: bool = False) -> Surprise:
@@ -80,8 +73,5 @@ def _by_library(head: Head, x: Tensor, targets: Tensor, chunk: int) -> Tensor:
 
 
 def _of_logits(head: Head, x: Tensor, targets: Tensor, z: bool) -> Surprise:
-    """The definition."""
-    logits = wide(head.finished(head.projection(x)))  # (N, V), float32 for 16-bit logits
-    nats = F.cross_entropy(logits, targets, ignore_index=NO_TARGET, reduction="sum")
-    squares = logits.logsumexp(-1).square().masked_fill(targets == NO_TARGET, 0.0).sum() if z else None
-    return Surprise(nats, squares)
+    """All logits at once."""
+    return cross_entropy(head.finished(head.projection(x)), targets, z=z)

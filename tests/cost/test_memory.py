@@ -82,6 +82,19 @@ TRAINED = {
     "muon, experts": (small(ffn=MOE), {"optimizer": "muon", "rows": 1, "length": 16}),
     "muon, one after the other": (small(n_layers=1, d_model=1024), {"optimizer": "muon", "rows": 1, "length": 16}),
     "few ids": (small(vocab_size=32, n_layers=6), {}),
+    "many ids": (small(vocab_size=4000), {}),
+    "many ids in bfloat16": (small(vocab_size=4000), {"precision": "bfloat16"}),
+    "many capped ids": (small(vocab_size=4000, head={"softcap": 20.0}), {}),
+    "many capped ids in bfloat16": (
+        small(vocab_size=4000, head={"softcap": 20.0}),
+        {"precision": "bfloat16"},
+    ),
+    "few capped ids": (small(head={"softcap": 20.0}), {"rows": 8}),
+    "many capped ids in bfloat16 and chunks": (
+        small(vocab_size=4000, head={"softcap": 20.0}),
+        {"chunk": 32, "precision": "bfloat16"},
+    ),
+    "many capped ids in chunks": (small(vocab_size=4000, head={"softcap": 20.0}), {"chunk": 32}),
 }
 
 
