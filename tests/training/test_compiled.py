@@ -9,6 +9,7 @@ import onehop
 from onehop.base.errors import ConfigError
 from onehop.config.recipe import TrainConfig
 from onehop.config.task import PairsConfig
+from onehop.cost.memory import SOFTMAX_IS_KEPT
 from onehop.cost.planned import Plan
 from onehop.model import compiler
 from onehop.model.compiler import apart
@@ -269,7 +270,14 @@ def test_what_is_no_single_graph_is_not_compiled():
 GPT2 = {"attention": {"n_heads": 4, "bias": True, "position": "none"}, "norm": "layer", "final_norm": "layer"}
 
 
-@pytest.mark.parametrize("parts", [{}, {**GPT2, "embed": {"position": "learned"}}], ids=["Llama's parts", "GPT-2's"])
+ONE_GRAPH = {
+    "Llama's parts": {},
+    "GPT-2's": {**GPT2, "embed": {"position": "learned"}},
+    "many ids": {"vocab_size": SOFTMAX_IS_KEPT},  # whose loss has a gradient by hand where nothing is compiled
+}
+
+
+@pytest.mark.parametrize("parts", ONE_GRAPH.values(), ids=list(ONE_GRAPH))
 def test_the_loss_is_one_graph(parts):
     """`fullgraph` refuses anything that would break it; what is made of the graph is the slow tests' business."""
     model, rows = small_model(decoder(**parts), dtype=torch.float32), batch(16, rows=2, length=8)
