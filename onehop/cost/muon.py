@@ -41,7 +41,7 @@ def at_once(short: int, long: int) -> int:
 def muon_working(weights: Sequence[Weight], number: int) -> float:
     """Bytes at the peak of its step, with `number` bytes per number of its products.
 
-    Of a stack they are the updates, in float32 and as they are laid together, then the matrices, their successors and
+    Of a stack they are the updates, in float32, one by one and laid together, then the matrices, their successors and
     two squares of their shorter sides.
     """
     counts: Counter[tuple[int, int]] = Counter()
@@ -50,6 +50,6 @@ def muon_working(weights: Sequence[Weight], number: int) -> float:
     most = 0.0
     for (short, long), n in counts.items():
         together, size = min(n, at_once(short, long)), short * long
-        before, rounds = (WIDE + number) * size, 2 * number * (size + short**2)
+        before, rounds = 2 * WIDE * size, 2 * number * (size + short**2)
         most = max(most, together * float(max(before, rounds)))
     return most
