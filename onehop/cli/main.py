@@ -15,7 +15,7 @@ from typer.exceptions import TyperException
 
 from onehop import __version__
 from onehop.base.errors import OnehopError, did_you_mean
-from onehop.base.interrupt import INTERRUPTED, leave
+from onehop.base.interrupt import INTERRUPTED, ended_cleanly, leave
 
 # verb -> the module that holds it, and what it is for
 COMMANDS = {
@@ -39,7 +39,8 @@ COMMANDS = {
 def main(words: Sequence[str]) -> int:
     """Run one command line -> its exit code: 0, 2 for a user's error (one line on stderr), 130 after Ctrl-C."""
     try:
-        return _dispatch(list(words))
+        with ended_cleanly():
+            return _dispatch(list(words))
     except OnehopError as error:
         return _refuse(str(error), words, code=error.exit_code)
     except TyperException as error:

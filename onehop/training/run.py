@@ -1,15 +1,12 @@
 """The doors to training: `train` is a whole run, `steps` a loop of your own."""
 
-import signal
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
+from onehop.base.interrupt import ended_cleanly
 from onehop.config.overrides import Overrides
 from onehop.config.read import read
 from onehop.config.recipe import Recipe
@@ -79,7 +76,7 @@ def train(
     recipe = _recipe(source, overrides)
     with Display(console if console is not None else Console(quiet=True)) as display:
         display.phase("reading the text")
-        with _ended_cleanly():
+        with ended_cleanly():
             trainer = Trainer(recipe, resume=resume, fresh=fresh, allow_changes=allow_changes, notify=display.note)
         return Session(trainer, display).run()
 
@@ -88,26 +85,3 @@ def _recipe(source: str | Path | Recipe, overrides: Overrides) -> Recipe:
     if isinstance(source, Recipe):
         return source
     return read(source, overrides, model_of=config_of).recipe
-
-
-@contextmanager
-def _ended_cleanly() -> Iterator[None]:
-    """Let SIGTERM end what comes before the first step by SystemExit: what is half-written is removed, as by Ctrl-C.
-
-    Who has a handler of their own keeps it, and another thread than the main one can have none.
-    """
-    if (
-        signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-        or threading.current_thread() is not threading.main_thread()
-    ):
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)  # as a shell tells signals
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

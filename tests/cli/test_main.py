@@ -6,8 +6,10 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from rich.console import Console
@@ -55,6 +57,21 @@ def test_help_loads_neither_torch_nor_the_config_classes():
     probe = f"import sys; from onehop.cli.main import main; main(['--help']); {look}"
     out = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "False False"
+
+
+def test_sigterm_leaves_nothing_half_written(monkeypatch, tmp_path):
+    """What holds something for a while, as the runs of `plan --measure` their folder, can still remove it."""
+
+    def terminated(words):
+        with tempfile.TemporaryDirectory(dir=tmp_path):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(main_file, "_dispatch", terminated)
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "--measure"])
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_the_package_is_the_command_where_its_script_is_not_on_the_path():
