@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def by_hand(*tensors: Tensor | None) -> bool:
@@ -16,8 +17,8 @@ def by_backward(*tensors: Tensor | None) -> bool:
     """Whether the gradient of one of these will be asked for, and by `backward` alone.
 
     torch.func (vmap, jvp, …) would need rules of its own for a Function, and to have them (`setup_context`) costs each
-    call more than most operations of a small model take.
+    call more than most operations of a small model take. Nor has a Function a derivative forwards.
     """
-    if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+    if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
     return any(t is not None and t.requires_grad for t in tensors)

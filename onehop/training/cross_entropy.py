@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from onehop.cost.memory import SOFTMAX_IS_KEPT
 from onehop.data.pack import NO_TARGET
@@ -30,7 +29,7 @@ class Surprise(NamedTuple):
 def cross_entropy(logits: Tensor, targets: Tensor, *, z: bool = False) -> Surprise:
     """Logits (N, V) and targets (N,), -100 where there is none -> Surprise, in float32 for 16-bit logits."""
     if logits.is_cpu and type(logits) is Tensor and logits.size(-1) >= SOFTMAX_IS_KEPT and by_hand(logits):
-        nats, squares = _ByHand.apply(logits, targets, z)
+        nats, squares, _, _ = _ByHand.apply(logits, targets, z)
         return Surprise(nats, squares)
     return definition(logits, targets, z=z)
 
@@ -44,30 +43,40 @@ def definition(logits: Tensor, targets: Tensor, *, z: bool = False) -> Surprise:
 
 
 class _ByHand(torch.autograd.Function):
+    """The sums; and what their gradient is made of, as outputs: a second derivative knows where those come from."""
+
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, z: bool) -> tuple[Tensor, Tensor | None]:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, z: bool) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
         counts = targets != NO_TARGET
         places = targets.masked_fill(~counts, 0).unsqueeze(-1)  # (N, 1)
         p = torch.softmax(logits, -1, dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32)  # (N, V)
         at_target = p.gather(-1, places).squeeze(-1)  # (N,)
         nats = -at_target.log()
         log_z = wide(logits.gather(-1, places).squeeze(-1)) + nats  # (N,)
-        small = counts & ~(at_target > SMALL)  # too small to be told exactly, or no number
+        small = counts & (at_target <= SMALL)  # too small to be told exactly
         if small.any():
             x = wide(logits[small])
             log_z[small] = x.logsumexp(-1)
             nats[small] = log_z[small] - x.gather(-1, places[small]).squeeze(-1)
         log_z.masked_fill_(~counts, 0.0)
-        ctx.save_for_backward(p, places, counts, log_z if z else None)
+        ctx.save_for_backward(p, log_z, places, counts)
         ctx.dtype = logits.dtype
-        return nats.masked_fill_(~counts, 0.0).sum(), log_z.square().sum() if z else None
+        return nats.masked_fill_(~counts, 0.0).sum(), log_z.square().sum() if z else None, p, log_z
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor, g_z: Tensor | None) -> tuple[Tensor | None, ...]:
-        p, places, counts, log_z = ctx.saved_tensors
-        g = g * counts  # (N,)
-        of_sum = g if log_z is None or g_z is None else g + 2.0 * g_z * log_z
-        grad = p * of_sum.unsqueeze(-1)
-        grad.scatter_add_(-1, places, -g.unsqueeze(-1))
+    def backward(
+        ctx: Any, g: Tensor | None, g_z: Tensor | None, g_p: Tensor | None, g_log: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """The last two only where the gradient itself was differentiated."""
+        p, log_z, places, counts = ctx.saved_tensors
+        zero = torch.zeros((), dtype=p.dtype, device=p.device)
+        of_nats = counts * (zero if g is None else g)  # (N,)
+        of_log = of_nats if g_z is None else of_nats + 2.0 * g_z * log_z
+        if g_log is not None:
+            of_log = of_log + counts * g_log
+        grad = p * of_log.unsqueeze(-1)
+        grad.scatter_add_(-1, places, -of_nats.unsqueeze(-1))
+        if g_p is not None:
+            grad = grad + p * (g_p - (g_p * p).sum(-1, keepdim=True))
         return grad.to(ctx.dtype), None, None

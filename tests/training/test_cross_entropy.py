@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 
 from onehop.training import cross_entropy as module
@@ -113,6 +114,12 @@ def test_a_logit_that_is_no_number_reaches_the_loss_and_the_gradient():
     assert gradient.isnan().any(1).tolist() == [True, False, False, False]
 
 
+@pytest.mark.parametrize("row", [[math.inf, 0.0, 1.0], [-math.inf] * 3, [math.nan, 0.0, 0.0]])
+def test_rows_without_a_distribution_have_no_surprise(row):
+    logits = torch.tensor([row, [0.0, 1.0, 2.0]], requires_grad=True)
+    assert all(of(logits, torch.tensor([1, 1])).nats.isnan() for of in (cross_entropy, definition))
+
+
 def test_only_the_sum_of_squares_may_be_asked_for():
     """float64: sums of seven terms in another order."""
     logits, targets = case(5, 7)
@@ -150,6 +157,46 @@ def test_derivatives_other_than_backward_have_the_definition():
         expected[i, :, i] = p[i].diag() - p[i].outer(p[i])
     torch.testing.assert_close(hessian, expected, rtol=1e-10, atol=1e-12)
     assert not cross_entropy(logits.detach(), targets).nats.requires_grad
+
+
+@pytest.mark.parametrize("z", [False, True])
+def test_second_derivatives_are_the_definitions(z):
+    """A gradient's penalty, as Hessian times vector: nothing that comes to backward needs a gradient, all else does."""
+
+    def penalties(of):
+        logits, targets = case(6, 7)
+        vector = torch.randn(6, 7, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        found = of(logits * 1, targets, z=z)
+        total = found.nats if found.z is None else found.nats + Z * found.z
+        (gradient,) = torch.autograd.grad(total, logits, create_graph=True)
+        (once,) = torch.autograd.grad((gradient * vector).sum(), logits, create_graph=True)
+        (twice,) = torch.autograd.grad(once.square().sum(), logits)
+        return once.detach(), twice
+
+    for one, other in zip(penalties(cross_entropy), penalties(definition), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)  # float64, sums of seven terms, three deep
+
+
+@pytest.mark.parametrize("size", [3.0, 300.0])
+def test_pytorch_s_own_check_of_both_derivatives(size):
+    logits, targets = case(3, 4, size=size)
+
+    def total(x):
+        found = cross_entropy(x, targets, z=True)
+        return found.nats, found.z
+
+    assert torch.autograd.gradcheck(total, (logits,), atol=1e-4, rtol=1e-4)  # its differences are good to 1e-6 of z
+    assert torch.autograd.gradgradcheck(total, (logits,), atol=1e-3, rtol=1e-3)
+
+
+def test_forward_mode_has_the_definition():
+    logits, targets = case(4, 6)
+    tangent = torch.ones_like(logits).cumsum(-1)
+    with forward_ad.dual_level():
+        found = cross_entropy(forward_ad.make_dual(logits, tangent), targets)
+        along = forward_ad.unpack_dual(found.nats).tangent
+    (gradient,) = torch.autograd.grad(definition(logits, targets).nats, logits)
+    torch.testing.assert_close(along, (gradient * tangent).sum(), rtol=1e-12, atol=1e-12)  # float64, 24 terms
 
 
 def test_a_target_that_is_no_id_is_refused():
