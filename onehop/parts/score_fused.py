@@ -26,11 +26,13 @@ def fused(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight) -> Tensor:
     k, v = keys.dense()  # (B, S, K, D), (B, S, K, Dv)
     triangle = q.size(1) > 1 and rule.bias is None and sight.is_triangle
     mask = None if triangle else _mask(q, rule, sight)
+    # PyTorch's triangle is -inf before it is scaled, and would turn to NaN or +inf by a scale that is not above 0
+    q, scale = (q, rule.scale) if rule.scale > 0 else (q * rule.scale, 1.0)
     width = v.size(-1)
     if width != q.size(-1):  # the kernels want one width: zeros change neither scores nor the values' own columns
         q, k, v = (_widened(x, max(width, q.size(-1))) for x in (q, k, v))
-        return _sdpa(q, k, v, mask, causal=triangle, scale=rule.scale)[..., :width]
-    return _sdpa(q, k, v, mask, causal=triangle, scale=rule.scale)
+        return _sdpa(q, k, v, mask, causal=triangle, scale=scale)[..., :width]
+    return _sdpa(q, k, v, mask, causal=triangle, scale=scale)
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool, scale: float) -> Tensor:

@@ -127,6 +127,22 @@ def test_options_mean_what_a_rule_of_the_same_parts_means(kernel):
     torch.testing.assert_close(one, other, rtol=0, atol=1e-10)  # float64
 
 
+@pytest.mark.parametrize("t", [5, 200])  # few tokens go another way
+@pytest.mark.parametrize("scale", [0.0, -0.3])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_scale_need_not_be_above_zero(kernel, scale, t):
+    """Of 0 it is the mean of what is seen; PyTorch's kernel would multiply its triangle's -inf by it."""
+    q, k, v = (x.requires_grad_() for x in qkv(t=t, s=t))
+    y = attend(q, k, v, causal=True, scale=scale, kernel=kernel)
+    want = attend(q, k, v, causal=True, scale=scale, kernel="plain")
+    torch.testing.assert_close(y, want, rtol=0, atol=1e-10)  # float64
+    for one, other in zip(*(torch.autograd.grad(x.sin().sum(), (q, k, v)) for x in (y, want)), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+    if scale == 0.0:
+        mean = v.cumsum(1) / torch.arange(1, t + 1).view(1, -1, 1, 1)
+        torch.testing.assert_close(y, mean.repeat_interleave(2, 2), rtol=0, atol=1e-10)
+
+
 def test_a_mask_is_added_beside_a_bias():
     q, k, v = qkv(t=7)
     mask, alibi = rand(7, 7, seed=3).detach(), Alibi(4)
