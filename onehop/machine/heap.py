@@ -22,7 +22,8 @@ def keeping_freed_memory(wanted: bool = True) -> Iterator[bool]:
     Without it glibc returns the top of the heap whenever a step ends, and the system clears each page of it again when
     the next step touches it: thousands of times a step, 5 to 20 % of a small model's. Gives whether it could be had:
     it takes Linux's glibc, and elsewhere nothing changes. Afterwards glibc has fixed thresholds, where it would move
-    them with what is freed: those that it comes to by large pieces.
+    them with what is freed: those that it comes to by large pieces. A loop of one's own that is left midway ends its
+    block when its generator is closed or dropped.
     """
     libc = _glibc() if wanted else None
     if libc is None or not libc.mallopt(MMAP_THRESHOLD, LARGEST):

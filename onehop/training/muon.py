@@ -6,6 +6,7 @@ orthogonalises in bfloat16 on every machine, which a processor without bfloat16 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -43,8 +44,11 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, lr: float, dtype: torch.dtype):
-        """dtype: of the products."""
+        """dtype: of the products. Raises ValueError for what is neither a matrix nor a stack of them."""
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
+        for p in chain.from_iterable(group["params"] for group in self.param_groups):
+            if p.dim() not in (2, 3) or not p.numel():
+                raise ValueError(f"Muon moves matrices and stacks of them, not a tensor of shape {tuple(p.shape)}")
         self.dtype = dtype
 
     @torch.no_grad()

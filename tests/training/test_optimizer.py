@@ -1,6 +1,7 @@
 """Who is moved by what: roles, decay, and stacks of experts that Muon takes one matrix at a time."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -148,6 +149,25 @@ def test_small_matrices_of_one_shape_are_moved_together_as_each_alone(monkeypatc
 
 def test_as_many_go_together_as_have_a_million_numbers():
     assert [muon.at_once(*sides) for sides in ((128, 128), (128, 352), (768, 1024), (4096, 14336))] == [64, 23, 1, 1]
+
+
+def test_matrices_of_other_types_go_apart_and_are_moved_alike():
+    """One of a shape in float64 and one in float32, of the same numbers; float32's sums over 15 products."""
+    draw = torch.Generator().manual_seed(0)
+    start, gradient = torch.randn(2, 6, 10, generator=draw)
+    weights = [torch.nn.Parameter(start.clone().to(dtype)) for dtype in (torch.float32, torch.float64)]
+    for p in weights:
+        p.grad = gradient.to(p.dtype)
+    Muon([{"params": weights}], lr=0.1, dtype=torch.float32).step()
+    assert [p.dtype for p in weights] == [torch.float32, torch.float64]
+    torch.testing.assert_close(weights[0].double(), weights[1], rtol=1e-4, atol=1e-5)
+    assert not torch.equal(weights[0], start)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 2, 2, 2), (0, 3)])
+def test_muon_refuses_what_is_no_matrix(shape):
+    with pytest.raises(ValueError, match=re.escape(f"not a tensor of shape {shape}")):
+        Muon([{"params": [torch.nn.Parameter(torch.zeros(shape))]}], lr=0.1, dtype=torch.float32)
 
 
 def test_an_expert_without_a_gradient_keeps_its_place_and_decays():
