@@ -8,17 +8,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from onehop.base.errors import TextError
-from onehop.text.settings import HIDE_CLOSE, HIDE_OPEN
+from onehop.text.guard import CLOSED, OPENED, RESERVED, Guard
 from onehop.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import jinja2
 
 Message = Mapping[str, Any]
-
-_BREAK = "\ufdd2"  # a noncharacter (never in text that was exchanged) inside the control tokens that a message spells
-OPENED, CLOSED = "\ufdd3", "\ufdd4"  # noncharacters around what the assistant says, where they are asked for
-_RESERVED = re.compile(f"[{HIDE_OPEN}{HIDE_CLOSE}{_BREAK}{OPENED}{CLOSED}]")
 
 
 def render(
@@ -78,66 +74,57 @@ class Renderer:
     def __init__(self, tokenizer: Tokenizer, **extra: Any):
         self.tokenizer, self.template = tokenizer, tokenizer.chat_template
         added = tokenizer.backend.get_added_tokens_decoder().values()
-        self.special = {token.content for token in added if token.special}
-        self.written = self.special | {token.content for token in added if token.content in (self.template or "")}
-        self.extra = {name: _break(value, self.written) for name, value in extra.items()}
+        special = {token.content for token in added if token.special}
+        template = self.template or ""
+        self.written = special | {t.content for t in added if t.content in template and not t.content.isspace()}
+        self.guard = Guard(special, self.written, looked_for=strings(template))
+        self.extra = self.guard.hide(extra)
 
     def ids(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
         """The token ids of a conversation."""
         return self.encode(self.text(messages, add_generation_prompt=add_generation_prompt))
 
     def text(self, messages: Sequence[Message], *, add_generation_prompt: bool, marked: bool = False) -> str:
-        """A conversation's text, for `encode`: a control token that a message spells has a break inside.
+        """A conversation's text, for `encode`: what could be a control token of a message's is hidden.
 
         marked: with OPENED and CLOSED around what the template says is the assistant's ({% generation %}).
         """
-        broken = [
-            _break(message, self.special if message.get("role") == "assistant" else self.written)
-            for message in messages
-        ]
-        return render(
-            self.template,
-            broken,
-            bos=self.tokenizer.settings.bos,
-            eos=self.tokenizer.settings.eos,
-            add_generation_prompt=add_generation_prompt,
-            marked=marked,
-            **self.extra,
-        )
+        hidden = [self.guard.hide(message, assistant=message.get("role") == "assistant") for message in messages]
+        settings = self.tokenizer.settings
+        options: dict[str, Any] = {"bos": settings.bos, "eos": settings.eos, "marked": marked, **self.extra}
+        try:
+            return render(self.template, hidden, add_generation_prompt=add_generation_prompt, **options)
+        except TextError as error:
+            raise TextError(self.guard.restore(str(error))) from error
 
     def encode(self, text: str) -> list[int]:
         """The ids of what `text` gave, or of its beginning."""
-        if _BREAK not in text:
-            return self.tokenizer.encode(text, bos=False, special=True)
-        hidden = _pattern(self.written).sub(rf"{HIDE_OPEN}\g<0>{HIDE_CLOSE}", text)  # the whole ones: the template's
-        return self.tokenizer.encode_hidden(hidden.replace(_BREAK, ""), control=self.written)
+        named = self.guard.named(text)
+        if named is None:
+            return self.tokenizer.encode(self.guard.restore(text), bos=False, special=True)
+        return self.tokenizer.encode_hidden(named, control=self.written)
 
 
-def _break(value: Any, control: set[str]) -> Any:
-    """`value` with a break inside every control token in its strings, so that it is none however a template cuts it.
+@lru_cache(maxsize=16)
+def strings(template: str) -> frozenset[str]:
+    """What stands between quotes in a template; nothing of one that cannot be read."""
+    import jinja2
+    from jinja2 import nodes
 
-    Noncharacters that could forge something are dropped; a control token of a single character becomes U+FFFD.
-    """
-    if isinstance(value, str):
-        clean = _RESERVED.sub("", value)
-        return _pattern(control).sub(
-            lambda found: f"{found[0][0]}{_BREAK}{found[0][1:]}" if found[0][1:] else "", clean
-        )
-    if isinstance(value, Mapping):
-        return {key: _break(inner, control) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_break(inner, control) for inner in value]
-    return value
-
-
-def _pattern(control: set[str]) -> re.Pattern[str]:
-    """Matches any control token, the longest first; without control tokens, nothing."""
-    names = sorted(control, key=lambda token: (-len(token), token))
-    return re.compile("|".join(map(re.escape, names)) or r"(?!)")
+    try:
+        found = _environment(marked=False).parse(template).find_all(nodes.Const)
+        return frozenset(const.value for const in found if isinstance(const.value, str))
+    except jinja2.TemplateError:
+        return frozenset()
 
 
 @lru_cache(maxsize=16)
 def _compile(template: str, marked: bool = False) -> "jinja2.Template":
+    return _environment(marked=marked).from_string(template)
+
+
+def _environment(*, marked: bool) -> "jinja2.Environment":
+    """What templates are read by."""
     import jinja2
     from jinja2 import nodes
     from jinja2.ext import Extension, loopcontrols
@@ -163,9 +150,15 @@ def _compile(template: str, marked: bool = False) -> "jinja2.Template":
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(template)
+    return environment
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **rest: Any) -> str:
     """JSON without HTML escapes; `rest`: separators, sort_keys."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **rest)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, **rest)
+    return re.sub(r"[^\x00-\x7f]", _escaped, text) if ensure_ascii else text
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """A character as JSON's ASCII has it, if it is one: what stands in for a sign is still to become it."""
+    return found[0] if RESERVED.match(found[0]) else json.dumps(found[0])[1:-1]

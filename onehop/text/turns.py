@@ -5,7 +5,8 @@ from itertools import takewhile
 from typing import Any
 
 from onehop.base.errors import TextError
-from onehop.text.chat import CLOSED, OPENED, Message, Renderer
+from onehop.text.chat import Message, Renderer
+from onehop.text.guard import CLOSED, OPENED
 from onehop.text.tokenizer import Tokenizer
 
 ASSISTANT = "assistant"
