@@ -19,6 +19,9 @@ DType = Annotated[str | None, typer.Option(help="float32, bfloat16, float16; in 
 KVHeads = Annotated[int | None, typer.Option(help="average key/value heads to so many (GQA, 1: MQA), to be trained on")]
 Context = Annotated[int | None, typer.Option(help="stretch rotary positions to so many tokens, to be trained on")]
 RopeKind = Annotated[str | None, typer.Option(help="how they are stretched: yarn (if left out), linear, ntk or llama3")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="replace a file or a model that is there, or write among other files")
+]
 
 
 @app.command()
@@ -32,12 +35,13 @@ def convert(
     rope: RopeKind = None,
     parts: o.Parts = None,
     adapter: o.Adapter = None,
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> int:
     """Write a model in another layout: Hugging Face's, onehop's own or GGUF; and tell what became of every tensor."""
     done = run(
         place_of(source), target, format=format, dtype=dtype, kv_heads=kv_heads, context=extend_context, rope=rope,
-        parts=parts or [], adapter=adapter,
+        parts=parts or [], adapter=adapter, overwrite=overwrite,
     )  # fmt: skip
     if json:
         machines(_machine(done))

@@ -14,10 +14,12 @@ from onehop.formats.table import Claim, claims
 from onehop.lm.language_model import LanguageModel
 from onehop.lm.load import load
 from onehop.model.transformer import Transformer
+from onehop.weights.gguf_files import type_of
 from onehop.weights.locate import locate
 from onehop.weights.native import same_names
 from onehop.weights.reshape import POOLED, fewer_kv_heads, longer
 from onehop.weights.source import claims_of, tensors_of
+from onehop.weights.target import check_free, check_name
 
 
 @dataclass(frozen=True)
@@ -51,21 +53,21 @@ def convert(
     rope: str | None = None,
     parts: Iterable[str | Path] = (),
     adapter: str | Path | None = None,
+    overwrite: bool = False,
 ) -> Converted:
     """Read a model and write it in another layout, whole or not at all.
 
     format None: gguf for a target that ends in .gguf, else hf where that layout can hold the model, else onehop. dtype
     None: the source's own. adapter: a folder with one, to be added. kv_heads: average key and value heads. context:
-    stretch rotary positions, as `rope` says (None: yarn).
+    stretch rotary positions, as `rope` says (None: yarn). overwrite: replace a file or a model that is there, or write
+    among other files; the source and the folder of a run are refused even so.
     """
     if rope is not None and context is None:
         raise ConfigError(f"rope={rope} stretches nothing without a context: give extend-context, or leave rope out.")
-    _refuse_kind(str(target))
-    target, place = Path(target), locate(source)
+    target, place = _target(target, format), locate(source)
     _refuse_itself(place, target)
-    quantised = dtype is not None and dtype == "q8_0"
-    if quantised and (format or GGUF) != "gguf" and target.suffix != GGUF:
-        raise ConfigError("dtype=q8_0 exists in GGUF files only. Name a target that ends in .gguf.")
+    check_free(target, overwrite=overwrite)
+    quantised = _quantised(dtype, target)
     lm = load(place, dtype=None if quantised else dtype, parts=parts, adapter=adapter, report=_silent)
     before = _made_of(describe(place, parts=parts), lm.model)
     notes = _reshape(lm, kv_heads=kv_heads, context=context, rope=rope or "yarn")
@@ -127,20 +129,27 @@ def _report(before: Iterable[Claim], after: Iterable[Claim], *, pooled: bool) ->
     return out
 
 
-def _refuse_kind(target: str) -> None:
-    """Refuse NAME.gguf:KIND: a kind behind a colon chooses among files that are there, and makes none."""
-    name, colon, kind = target.rpartition(":")
-    if colon and name.endswith(".gguf"):
-        raise ConfigError(f"target={target}: the kind of a file that is written is --dtype {kind.lower() or 'q8_0'}.")
+def _target(name: str | Path, format: str | None) -> Path:
+    """The target, whose name suits the format; and is not NAME.gguf:KIND, which chooses among files that are there."""
+    file, colon, kind = str(name).rpartition(":")
+    if colon and file.endswith(GGUF):
+        raise ConfigError(f"target={name}: the kind of a file that is written is --dtype {kind.lower() or 'q8_0'}.")
+    check_name(name, format)
+    return Path(name)
 
 
 def _refuse_itself(source: Path, target: Path) -> None:
-    if target.exists() and target.resolve() == source.resolve():
+    if target.exists() and target.samefile(source):
         raise CheckpointError(f"{target} is the source itself. Name another target.")
-    if target.suffix != GGUF and target.is_file():
-        raise CheckpointError(f"{target} is a file. Name a folder, or a file that ends in {GGUF}.")
-    if target.suffix == GGUF and target.is_dir():
-        raise CheckpointError(f"{target} is a folder. Name a file.")
+
+
+def _quantised(dtype: str | None, target: Path) -> bool:
+    """Whether the dtype is one of GGUF files alone. Raises ConfigError for one that the target cannot have."""
+    if target.suffix == GGUF and dtype is not None:
+        type_of(str(dtype).removeprefix("torch."))
+    elif dtype == "q8_0":
+        raise ConfigError("dtype=q8_0 exists in GGUF files only. Name a target that ends in .gguf.")
+    return dtype == "q8_0"
 
 
 def _format_for(target: Path, lm: LanguageModel) -> str:

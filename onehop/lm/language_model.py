@@ -8,7 +8,7 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
-from onehop.base.errors import CheckpointError, RequestError
+from onehop.base.errors import RequestError
 from onehop.config.model import ModelConfig
 from onehop.formats.layout import Family
 from onehop.generate.batch import Piece, run
@@ -28,6 +28,7 @@ from onehop.text.tokenizer import Tokenizer
 from onehop.weights.gguf import save_gguf
 from onehop.weights.hf import save_hf
 from onehop.weights.native import save_native
+from onehop.weights.target import check_name, check_run
 
 Prompt = str | Sequence[int]
 
@@ -187,9 +188,13 @@ class LanguageModel:
         """Write the model and all that belongs to it.
 
         As onehop's own folder, one that `transformers` opens too ("hf"), or a file that llama.cpp runs ("gguf"). dtype
-        None: the model's own; a GGUF file may also be q8_0. Raises ConfigError, naming what, where the layout cannot
-        express the model.
+        None: the model's own; a GGUF file may also be q8_0. A file, or another model's files, of the same names are
+        replaced; the folder of a run is refused. Raises ConfigError, naming what, where the layout cannot express the
+        model, or `path` is the name of another format.
         """
+        check_name(path, format)
+        if format != "gguf":
+            check_run(path)
         copied = self.folder is not None and tokenizer_file(self.folder) is not None
         tokenizer = self.folder if copied else self.tokenizer
         more: dict[str, Any] = {"tokenizer": tokenizer, "generation": self._generation_config(), "dtype": dtype}
@@ -197,11 +202,9 @@ class LanguageModel:
             save_hf(self.model, path, family=self.family, **more)
         elif format == "onehop":
             save_native(self.model, path, provenance=self.provenance, **more)
-        elif format == "gguf":
+        else:
             ends = tuple(sorted(self.eos_ids))
             save_gguf(self.model, path, tokenizer=self.tokenizer, dtype=dtype, family=self.family, end_ids=ends)
-        else:
-            raise CheckpointError(f"format={format!r} cannot be written. Use hf, onehop or gguf.")
 
     def _generation_config(self) -> dict[str, Any]:
         """What the model came with, and its own end and start tokens."""

@@ -152,7 +152,7 @@ REFUSED = [
     ({"context": 64}, ConfigError, "context=64 is no longer than the 64 tokens of this model."),
     ({"context": 128, "rope": "magic"}, ConfigError, "rope='magic' is not known. Use yarn, linear, ntk, llama3."),
     ({"dtype": "q8_0"}, ConfigError, "dtype=q8_0 exists in GGUF files only"),
-    ({"dtype": "q4_0"}, ConfigError, "q4_0"),
+    ({"dtype": "q4_0"}, ConfigError, "dtype 'q4_0' does not exist. Known: bfloat16, float16, float32, float64."),
     ({"format": "onnx"}, CheckpointError, "format='onnx' cannot be written. Use hf, onehop or gguf."),
 ]
 
@@ -168,11 +168,121 @@ def test_what_cannot_be_done_is_refused_and_nothing_is_written(tmp_path, options
 
 def test_a_source_is_never_overwritten(tmp_path):
     saved(tmp_path / "a")
-    with pytest.raises(CheckpointError, match="is the source itself"):
-        convert(tmp_path / "a", tmp_path / "a")
-    (tmp_path / "c").write_text("notes")
-    with pytest.raises(CheckpointError, match="is a file"):
-        convert(tmp_path / "a", tmp_path / "c")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    convert(tmp_path / "a", tmp_path / "a.gguf")
+    (tmp_path / "hard.gguf").hardlink_to(tmp_path / "a.gguf")
+    for source, target in (("a", "a"), ("a", "link"), ("a.gguf", "hard.gguf")):
+        for overwrite in (False, True):
+            with pytest.raises(CheckpointError, match=rf"{target} is the source itself\. Name another target\.$"):
+                convert(tmp_path / source, tmp_path / target, overwrite=overwrite)
+
+
+def held(folder):
+    """Every file below a folder, with its contents."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+REPLACED = "replace it: --overwrite (in Python: overwrite=True)."
+AMONG = "write among them"
+FILLED = {
+    "a model": ("m", {"config.json": "{}"}, f"m holds a model already. Name another folder, or {REPLACED}"),
+    "a GGUF file in a folder": ("m", {"x.gguf": ""}, f"m holds a model already. Name another folder, or {REPLACED}"),
+    "a file": ("m.gguf", None, f"m.gguf is there already. Name another file, or {REPLACED}"),
+    "other files": (
+        "m", {"b.txt": "", "a.txt": ""},
+        f"m holds other files (a.txt). Name a folder that is new or empty, or {REPLACED.replace('replace it', AMONG)}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FILLED)
+def test_what_is_there_is_replaced_only_where_that_is_asked_for(tmp_path, what):
+    name, files, text = FILLED[what]
+    lm, target = saved(tmp_path / "a"), tmp_path / name
+    if files is None:
+        target.write_text("mine")
+    for file, content in (files or {}).items():
+        target.mkdir(exist_ok=True)
+        (target / file).write_text(content)
+    before = held(tmp_path)
+    with pytest.raises(CheckpointError) as refused:
+        convert(tmp_path / "a", target)
+    assert str(refused.value) == f"{tmp_path}/{text}"
+    assert held(tmp_path) == before
+    convert(tmp_path / "a", target, overwrite=True)
+    same_weights(onehop.load(target).model, lm.model)
+    assert set(before) <= set(held(tmp_path))
+
+
+@pytest.mark.parametrize("mark", ["recipe.toml", "checkpoints/step"])
+def test_the_folder_of_a_run_is_never_a_target(tmp_path, mark):
+    lm, run = saved(tmp_path / "a"), tmp_path / "run"
+    for name in ("config.json", "model.safetensors", "provenance.json", mark):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("of the run")
+    before, text = held(run), rf"run holds a run \({mark.split('/')[0]}\), .*Name another\.$"
+    for write in (
+        lambda: convert(tmp_path / "a", run),
+        lambda: convert(tmp_path / "a", run, overwrite=True),
+        lambda: lm.save(run),
+        lambda: lm.save(run, format="hf"),
+    ):
+        with pytest.raises(CheckpointError, match=text):
+            write()
+    assert held(run) == before
+    lm.save(run / "new.gguf", format="gguf")
+    convert(tmp_path / "a", run / "hf")
+    assert {name: content for name, content in held(run).items() if name in before} == before
+
+
+def test_an_empty_folder_is_as_good_as_a_new_one(tmp_path):
+    lm = saved(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    convert(tmp_path / "a", tmp_path / "b")
+    same_weights(onehop.load(tmp_path / "b").model, lm.model)
+
+
+MISNAMED = [
+    ("", None, "a target without a name. Give a folder, or a file that ends in .gguf."),
+    ("m", "gguf", "format=gguf writes a file whose name ends in .gguf, not m. Name it m.gguf."),
+    ("m.gguf", "hf", "format=hf writes a folder, and m.gguf is the name of a GGUF file. Give another name."),
+    ("m.gguf", "onehop", "format=onehop writes a folder, and m.gguf is the name of a GGUF file. Give another name."),
+]
+
+
+@pytest.mark.parametrize(("name", "format", "text"), MISNAMED)
+def test_a_name_that_says_another_format_is_refused(tmp_path, monkeypatch, name, format, text):
+    lm = saved(tmp_path / "a")
+    monkeypatch.chdir(tmp_path)
+    for write in (lambda: convert("a", name, format=format), lambda: lm.save(name, format=format or "onehop")):
+        with pytest.raises(ConfigError) as refused:
+            write()
+        assert str(refused.value) == text
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_target_of_another_kind_is_refused_whatever_is_asked(tmp_path):
+    saved(tmp_path / "a")
+    (tmp_path / "notes").write_text("mine")
+    (tmp_path / "b.gguf").mkdir()
+    (tmp_path / "lost").symlink_to(tmp_path / "lost")
+    for name, text in {
+        "notes": "is a file. Name a folder, or a file that ends in .gguf.",
+        "b.gguf": "is a folder. Name a file.",
+        "lost": "is a link that leads nowhere. Remove it, or name another target.",
+    }.items():
+        for overwrite in (False, True):
+            with pytest.raises(CheckpointError) as refused:
+                convert(tmp_path / "a", tmp_path / name, overwrite=overwrite)
+            assert str(refused.value) == f"{tmp_path / name} {text}"
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_a_type_that_gguf_lacks_is_answered_with_those_that_it_has(tmp_path):
+    saved(tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"^dtype='q4_0' .* GGUF\. Use float32, float16, bfloat16, q8_0\.$"):
+        convert(tmp_path / "a", tmp_path / "b.gguf", dtype="q4_0")
+    assert not (tmp_path / "b.gguf").exists()
 
 
 def test_what_is_stretched_already_and_what_does_not_turn_is_refused():
@@ -202,8 +312,12 @@ def test_the_command_tells_a_machine_everything(tmp_path, capsys):
     }
     assert "2306.15595" in told["notes"][0]
     assert onehop.load(tmp_path / "b.gguf").config.max_len == 128
-    assert main(["convert", str(tmp_path / "a"), str(tmp_path / "c"), "--kv-heads", "1"]) == 0
+    again = ["convert", str(tmp_path / "a"), str(tmp_path / "c"), "--kv-heads", "1"]
+    assert main(again) == 0
     assert "mean of heads" in capsys.readouterr().out
+    assert main(again) == 2
+    assert "c holds a model already" in capsys.readouterr().err
+    assert main([*again, "--overwrite"]) == 0
 
 
 def test_a_way_to_stretch_without_a_longer_context_is_refused(tmp_path):

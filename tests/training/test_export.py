@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import onehop
+from onehop.base.errors import CheckpointError
 from tests.training.small_runs import recipe
 
 transformers = pytest.importorskip("transformers")
@@ -54,3 +55,12 @@ def test_transformers_opens_a_trained_model_with_the_same_logits_and_the_same_id
     prompt = lm.encode("a fox")
     greedy = theirs.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, len(prompt) :].tolist()
     assert lm.generate([prompt], temperature=0, max_new_tokens=8)[0].token_ids == greedy
+
+
+def test_a_run_is_not_replaced_by_a_model_that_is_saved(tmp_path):
+    run = onehop.train(recipe(tmp_path))
+    before = {file: file.read_bytes() for file in run.out.rglob("*") if file.is_file()}
+    for layout in ("hf", "onehop"):
+        with pytest.raises(CheckpointError, match=r" holds a run \(recipe\.toml\), .*Name another\.$"):
+            onehop.load(run.out).save(run.out, format=layout)
+    assert {file: file.read_bytes() for file in run.out.rglob("*") if file.is_file()} == before
