@@ -22,8 +22,12 @@ _REASONS = {
     errno.ENOTDIR: "a part of that path is a file, not a folder. Choose another place",
     errno.EEXIST: "a part of that path is a file, not a folder. Choose another place",
     errno.EISDIR: "that is a folder. Name a file",
+    errno.ELOOP: "a part of that path is a loop of links. Choose another place",
     errno.ENAMETOOLONG: "that name is too long. Choose a shorter one",
 }
+
+_LOST = "a part of that path is a link that leads nowhere. Choose another place"
+_CUT = "the disk is full, or the file would be larger than allowed. Free some space or write elsewhere"
 
 
 def atomic_write(path: str | Path, data: bytes | str) -> None:
@@ -139,8 +143,9 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _REASONS and _is_about(error, path):
-            raise OnehopError(f"cannot write {path}: {_REASONS[error.errno]}.") from error
+        why = _why(error, path)
+        if why is not None:
+            raise OnehopError(f"cannot write {path}: {why}.") from error
         raise
     except OnehopError:
         raise
@@ -150,6 +155,26 @@ def disk_errors(path: Path) -> Iterator[None]:
         if reason is not None:
             raise OnehopError(f"cannot write {path}: {reason}.") from error
         raise
+
+
+def _why(error: OSError, path: Path) -> str | None:
+    """What an error means for a reader who knows `path` alone; None where it is about another place."""
+    if error.errno is None and re.search(r"requested and \d+ written", str(error)):  # as numpy tells it
+        return _CUT
+    if not _is_about(error, path):
+        return None
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ENOENT) and any(map(_leads_nowhere, (path, *path.parents))):
+        return _LOST
+    if error.errno in _REASONS:
+        return _REASONS[error.errno]
+    temporary = rf"\.{re.escape(path.stem)}\.[0-9a-f]{{8}}{re.escape(path.suffix)}"
+    named = Path(os.fsdecode(error.filename or ""))
+    is_ours = any(re.fullmatch(temporary, part) for part in named.parts)
+    return f"{error.strerror}. Choose another place" if is_ours else None
+
+
+def _leads_nowhere(place: Path) -> bool:
+    return place.is_symlink() and not place.exists()
 
 
 def _is_about(error: OSError, path: Path) -> bool:

@@ -3,7 +3,9 @@ import os
 import resource
 import stat
 from contextlib import contextmanager
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from onehop.base.errors import DataError, OnehopError
@@ -81,6 +83,29 @@ def test_what_a_library_of_another_language_reports_of_the_disk_is_understood_to
     with pytest.raises(OnehopError, match=text), atomic_file(tmp_path / "a.bin"):
         raise RuntimeError(told)
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("write", [lambda path: atomic_write(path, b""), lambda path: atomic_folder(path).__enter__()])
+def test_a_place_that_takes_no_files_is_told_by_its_own_name(tmp_path, monkeypatch, write):
+    """As /proc is, whose error names the temporary file."""
+
+    def refuse(self, *args, **options):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(self))
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    monkeypatch.setattr(Path, "mkdir", lambda self, **options: None if options else refuse(self))
+    with pytest.raises(OnehopError) as told:
+        write(tmp_path / "a.gguf")
+    assert str(told.value) == f"cannot write {tmp_path}/a.gguf: No such file or directory. Choose another place."
+
+
+@pytest.mark.parametrize("name", ["self", "self/a.bin"])
+def test_a_link_that_leads_nowhere_is_told_as_one(tmp_path, name):
+    (tmp_path / "self").symlink_to(tmp_path / "self")
+    with pytest.raises(OnehopError, match=rf"^cannot write .*/{name}: a part of that path is a link that leads"):
+        with atomic_folder(tmp_path / name):
+            pass
+    assert names(tmp_path) == ["self"]
 
 
 def test_no_permission_is_one_clear_line(tmp_path):
@@ -200,6 +225,14 @@ def room_for_ten_bytes():
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_numbers_of_which_the_disk_takes_a_part_are_one_clear_line(tmp_path):
+    """numpy tells no reason."""
+    text = r"^cannot write .*a\.bin: the disk is full, or the file would be larger than allowed\. Free some space or"
+    with room_for_ten_bytes(), pytest.raises(OnehopError, match=text), atomic_file(tmp_path / "a.bin") as temporary:
+        np.zeros(100_000).tofile(temporary)
+    assert names(tmp_path) == []
 
 
 def test_what_cannot_be_added_as_a_whole_is_not_added_at_all(tmp_path):
