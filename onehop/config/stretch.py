@@ -8,17 +8,24 @@ from onehop.config.model import BlockConfig, ModelConfig
 from onehop.config.position import RopeConfig
 
 ROPES = ("yarn", "linear", "ntk", "llama3")
+FARTHEST = 512  # times the trained length: 2048k tokens from 4k, with angles that were searched for (arXiv:2402.13753)
 
 
 def stretched(config: ModelConfig, max_len: int, *, rope: str) -> ModelConfig:
     """The config with rotary positions stretched to `max_len` tokens by one of ROPES; weights stay as they are.
 
-    Raises ConfigError for models without rotary positions, that are stretched already, or that are as long already.
+    Raises ConfigError for models without rotary positions, that are stretched already, or that are as long already; and
+    for a stretch beyond FARTHEST.
     """
     if rope not in ROPES:
         raise ConfigError(f"rope={rope!r} is not known. Use {', '.join(ROPES)}.")
     if max_len <= config.max_len:
         raise ConfigError(f"context={max_len} is no longer than the {config.max_len} tokens of this model.")
+    if max_len > FARTHEST * config.max_len:
+        raise ConfigError(
+            f"context={max_len} is beyond {FARTHEST} times the {config.max_len} tokens of this model, the farthest "
+            f"stretch that was reported to work (arXiv:2402.13753). Give {FARTHEST * config.max_len} or less."
+        )
     if not any(_is_global(block.attention) for block in config.blocks):
         raise ConfigError("context stretches rotary positions, of which this model has none. Leave it out.")
     factor = max_len / config.max_len

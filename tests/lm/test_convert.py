@@ -139,6 +139,11 @@ def test_a_stretched_model_has_the_same_weights_and_other_angles(rope):
         assert not torch.equal(new(x), model(x))
 
 
+def test_the_farthest_stretch_is_512_times():
+    model = longer(onehop.build(decoder()), 32768, rope="yarn")
+    assert model.config.blocks[0].attention.position.scaling.factor == 512.0
+
+
 def test_layers_with_a_window_keep_their_angles():
     block = {"attention": {"window": 4}}
     model = onehop.build(decoder(blocks={"near": block, "far": {"attention": {}}}))
@@ -150,6 +155,8 @@ def test_layers_with_a_window_keep_their_angles():
 REFUSED = [
     ({"kv_heads": 3}, ConfigError, "kv_heads=3 cannot be averaged from 2 key/value heads: it must divide 2. Use 1, 2."),
     ({"context": 64}, ConfigError, "context=64 is no longer than the 64 tokens of this model."),
+    ({"context": 32769}, ConfigError, "context=32769 is beyond 512 times the 64 tokens of this model, the farthest "),
+    ({"context": 32769, "rope": "linear"}, ConfigError, "(arXiv:2402.13753). Give 32768 or less."),
     ({"context": 128, "rope": "magic"}, ConfigError, "rope='magic' is not known. Use yarn, linear, ntk, llama3."),
     ({"dtype": "q8_0"}, ConfigError, "dtype=q8_0 exists in GGUF files only"),
     ({"dtype": "q4_0"}, ConfigError, "dtype 'q4_0' does not exist. Known: bfloat16, float16, float32, float64."),
