@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from onehop.parts.by_hand import by_backward
 
@@ -57,7 +56,6 @@ class _Half(torch.autograd.Function):
         return _sdpa(q, k, v, mask, causal=causal, scale=scale)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
         q, k, v, mask = ctx.saved_tensors
         with torch.autocast("cpu", enabled=False):

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from onehop.parts.by_hand import by_backward
 from onehop.parts.score_plain import folded, unfolded
@@ -23,7 +22,7 @@ def short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool,
 
     mask: (1 | B, 1, T, S) bool, True where a key is seen; a row that sees nothing gives zeros.
     """
-    y: Tensor = _Short.apply(q, k, v, mask, causal, scale)
+    y: Tensor = _Short.apply(q, k, v, mask, causal, scale)[0]
     return y
 
 
@@ -35,34 +34,51 @@ def wants_short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
 
 
 class _Short(torch.autograd.Function):
+    """Gives, beside the output, all that its gradient is made of: a second derivative then knows where that is from."""
+
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float
+    ) -> tuple[Tensor, ...]:
         (b, t, h, _), n_kv = q.shape, k.size(2)
         with torch.autocast("cpu", enabled=False):
             heads = tuple(folded(x, n_kv, torch.float32) for x in (q, k, v))  # (B·K, G·T, D), (B·K, S, D) twice
             w = _weights(heads[0], heads[1], (b, h, t), mask=mask, causal=causal, scale=scale)  # (B·K, G·T, S)
             y = torch.bmm(w, heads[2])
         ctx.save_for_backward(*heads, w)
-        ctx.scale, ctx.shapes = scale, (q.shape, k.shape, v.shape)
-        return unfolded(y, q.shape).to(v.dtype)
+        ctx.set_materialize_grads(False)
+        ctx.scale, ctx.shapes, ctx.dtype = scale, (q.shape, k.shape, v.shape), v.dtype
+        return unfolded(y, q.shape).to(v.dtype), w, *heads
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, g: Tensor | None, dw: Tensor | None, *more: Tensor | None) -> tuple[Tensor | None, ...]:
+        """g: the gradient of the output; all others are there for a second derivative only."""
         q, k, v, w = ctx.saved_tensors
+        if torch.compiler.is_compiling():  # a graph has no second derivative, and is given zeros
+            dw, more = None, (None, None, None)
         with torch.autocast("cpu", enabled=False):
-            dy = folded(g, ctx.shapes[1][2], torch.float32)  # (B·K, G·T, Dv)
+            if g is None:
+                dy = q.new_zeros(*q.shape[:2], v.size(-1))  # (B·K, G·T, Dv)
+            else:
+                dy = folded(g, ctx.shapes[1][2], torch.float32)
             ds = torch.bmm(dy, v.mT)  # (B·K, G·T, S), in turn the weights' gradient and the scores'
-            ds = torch._softmax_backward_data(ds, w, -1, ds.dtype, grad_input=ds)
+            ds = _scores_gradient(ds if dw is None else ds + dw, w)
             wanted = ctx.needs_input_grad
             dq = torch.baddbmm(q, ds, k, beta=0, alpha=ctx.scale) if wanted[0] else None
             dk = torch.baddbmm(k, ds.mT, q, beta=0, alpha=ctx.scale) if wanted[1] else None
             dv = torch.bmm(w.mT, dy) if wanted[2] else None
+            all_of = (x if x is None or also is None else x + also for x, also in zip((dq, dk, dv), more, strict=True))
         dq, dk, dv = (
-            None if x is None else unfolded(x, shape).to(g.dtype)
-            for x, shape in zip((dq, dk, dv), ctx.shapes, strict=True)
+            None if x is None else unfolded(x, shape).to(ctx.dtype) for x, shape in zip(all_of, ctx.shapes, strict=True)
         )
         return dq, dk, dv, None, None, None
+
+
+def _scores_gradient(dw: Tensor, w: Tensor) -> Tensor:
+    """That of scores, given their softmax and its gradient, whose memory it takes unless it has a gradient itself."""
+    if torch.is_grad_enabled():
+        return torch._softmax_backward_data(dw, w, -1, dw.dtype)
+    return torch._softmax_backward_data(dw, w, -1, dw.dtype, grad_input=dw)
 
 
 def _weights(
