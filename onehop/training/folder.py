@@ -13,6 +13,8 @@ from onehop.config.write import to_toml
 from onehop.formats.folder import CONFIG
 from onehop.formats.safetensors_header import SINGLE
 from onehop.training.checkpoints import FOLDER, Checkpoints
+from onehop.training.ema import FOLDER as EMA
+from onehop.training.events import FOLDER as EVENTS
 from onehop.training.saving import ADAPTER
 from onehop.weights.adapter import FILES as ADAPTER_FILES
 from onehop.weights.native import PROVENANCE
@@ -23,6 +25,7 @@ SKIPPED = "skipped.jsonl"
 PICTURES = ("loss.png", "it.png", "dates_attention.png")
 ADAPTERS = tuple(f"{ADAPTER}/{name}" for name in ADAPTER_FILES)
 RESULTS = ("metrics.jsonl", "samples.txt", "report.html", *PICTURES, SKIPPED, SINGLE, *ADAPTERS, PROVENANCE)
+REPLACED = (CONFIG, *STALE, *TOKENIZER, *RESULTS)  # patterns: what a run writes beside its recipe and its folders
 
 
 def check_out(recipe: Recipe, *, resume: bool, fresh: bool) -> None:
@@ -68,10 +71,19 @@ def _check_texts(recipe: Recipe) -> None:
 
 def _of_somebody(out: Path) -> str | None:
     """A file that a run would replace, in a folder without one: of another model, or a recipe by hand."""
-    patterns = (CONFIG, *STALE, *TOKENIZER, *RESULTS)
-    found = [file.relative_to(out) for pattern in patterns for file in sorted(out.glob(pattern))]
+    found = [file.relative_to(out) for pattern in REPLACED for file in sorted(out.glob(pattern))]
     name = next(iter(found), None) or (RECIPE if (out / RECIPE).exists() and not _has_recipe(out) else None)
     return None if name is None else str(name)
+
+
+def clear(out: Path, checkpoints: Checkpoints) -> None:
+    """Remove a run's results, its checkpoints last: one that is half removed is still known for a run."""
+    shutil.rmtree(out / EMA, ignore_errors=True)
+    for file in (*(out / EVENTS).glob("events.out.tfevents.*"), *(file for p in REPLACED for file in out.glob(p))):
+        file.unlink(missing_ok=True)  # two patterns may name one file
+    with suppress(OSError):  # another's files stay, and so does their folder
+        (out / ADAPTER).rmdir()
+    checkpoints.remove()
 
 
 def _has_recipe(out: Path) -> bool:

@@ -5,7 +5,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,15 +30,14 @@ from onehop.training.compiled import Compiled, pick_loss
 from onehop.training.ema import FOLDER as EMA
 from onehop.training.ema import Average
 from onehop.training.evaluate import validation_loss
-from onehop.training.events import FOLDER as EVENTS
 from onehop.training.events import check_logs
-from onehop.training.folder import RECIPE, RESULTS, SKIPPED, check_out, nothing_left, step_of
+from onehop.training.folder import RECIPE, SKIPPED, check_out, clear, nothing_left, step_of
 from onehop.training.lessons import make_lesson
 from onehop.training.loss import places
 from onehop.training.optimizer import make_optimizer
 from onehop.training.randomness import Generators, has_own_parts
 from onehop.training.report import Metrics, keep_until
-from onehop.training.saving import ADAPTER, restore, save
+from onehop.training.saving import restore, save
 from onehop.training.schedule import parts
 from onehop.training.setup import loss_scaler, pick_device, pick_precision, pick_product, repeating
 from onehop.training.state import Progress, frozen_digest
@@ -305,14 +304,7 @@ class Trainer:
         """Make the folder ready: nothing of an earlier run with `fresh`, nothing half-written, and the recipe."""
         remove_leftovers(self.out)
         if fresh:
-            for name in RESULTS:
-                (self.out / name).unlink(missing_ok=True)
-            with suppress(OSError):  # another's files stay, and so does their folder
-                (self.out / ADAPTER).rmdir()
-            shutil.rmtree(self.out / EMA, ignore_errors=True)
-            self.checkpoints.remove()
-            for file in (self.out / EVENTS).glob("events.out.tfevents.*"):
-                file.unlink()
+            clear(self.out, self.checkpoints)
             if self.data_folder == self.out / "data":  # what runs share is not for one of them to clear
                 remove_others(self.data)
         elif self.restored is not None:

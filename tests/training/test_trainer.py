@@ -1,7 +1,10 @@
 """A run: taken up again bit for bit, never over another one, and refused without leaving anything behind."""
 
 import json
+import shutil
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +14,8 @@ from onehop.base.errors import CheckpointError, ConfigError, DataError, OnehopEr
 from onehop.config import Recipe
 from onehop.config.keys import known_keys
 from onehop.training import Trainer, unchanged
-from onehop.training.checkpoints import FOLDER
-from onehop.training.folder import nothing_left
+from onehop.training.checkpoints import FOLDER, Checkpoints
+from onehop.training.folder import check_out, clear, nothing_left
 from tests.training.small_runs import recipe, sentences
 
 DROPOUT = {"dropout": {"embed": 0.1, "attention": 0.1, "residual": 0.1}}
@@ -209,6 +212,41 @@ def test_a_folder_that_holds_a_run_is_refused_without_a_word_for_it(tmp_path):
     fresh = Trainer(recipe(tmp_path), fresh=True)
     assert fresh.progress.step == 0
     assert not (tmp_path / "out" / FOLDER).exists()
+
+
+@pytest.mark.parametrize("how", [{}, {"fresh": True}])
+def test_a_fresh_run_that_is_killed_before_its_first_save_leaves_a_folder_to_start_in(tmp_path, how):
+    """The model that the run before it had shown there belongs to nobody any more: it would be taken for another's."""
+    onehop.train(recipe(tmp_path, ema=0.9))
+    Trainer(recipe(tmp_path), fresh=True)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["data", "recipe.toml"]
+    assert onehop.train(recipe(tmp_path), **how).step == 6
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_folder_that_is_cleared_counts_as_a_run_until_nothing_of_it_is_left(tmp_path, monkeypatch, saved):
+    """A kill at each file that is removed: --fresh goes on from what is left."""
+    wanted, out, whole = recipe(tmp_path, steps=1, ema=0.9), tmp_path / "out", tmp_path / "whole"
+    onehop.train(wanted)
+    if not saved:
+        shutil.rmtree(out / FOLDER)
+    out.rename(whole)
+    real, left = Path.unlink, [0]
+
+    def killed(path, **more):
+        left[0] -= 1
+        if left[0] < 0:
+            raise ZeroDivisionError
+        real(path, **more)
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    for n_removed in range(len(list(whole.iterdir())) - 2):  # all but folders and the recipe are files of the run
+        shutil.copytree(whole, out, symlinks=True)
+        left[0] = n_removed
+        with suppress(ZeroDivisionError):
+            clear(out, Checkpoints(out, keep=1))
+        check_out(wanted, resume=False, fresh=True)
+        shutil.rmtree(out)
 
 
 def test_a_fresh_run_that_is_refused_leaves_the_old_one(tmp_path):
