@@ -21,7 +21,7 @@ from onehop.lm.completion import Completion
 from onehop.lm.options import NAMES, resolve
 from onehop.model.transformer import Transformer
 from onehop.parts.linear import pack
-from onehop.parts.score import KERNELS
+from onehop.parts.score import check_kernel
 from onehop.text.chat import Message, encode_chat
 from onehop.text.sources import tokenizer_file
 from onehop.text.tokenizer import Tokenizer
@@ -71,8 +71,7 @@ class LanguageModel:
         self.provenance, self.folder, self.family = provenance, folder, family
         self.eos_ids = eos_ids if eos_ids is not None else tokenizer.eos_ids if tokenizer is not None else frozenset()
         self.start_id = start_id if start_id is not None else tokenizer.bos_id if tokenizer is not None else None
-        if kernel != "auto":
-            KERNELS.get(kernel)
+        check_kernel(kernel)
         self.kernel, self.parts = kernel, tuple(parts)
         self.prepare = _is_small(model) if prepare is None else prepare
         self.compile, self.say = compile, say

@@ -9,7 +9,7 @@ import torch
 from onehop.lm.asked import notice
 from onehop.lm.language_model import LanguageModel
 from onehop.parts.lora import merge
-from onehop.parts.score import KERNELS
+from onehop.parts.score import check_kernel
 from onehop.weights.adapter import adapter_config, read_adapter
 from onehop.weights.memory import Report
 from onehop.weights.open import Check, open_model
@@ -39,8 +39,7 @@ def load(
     for and generation here does not do (without a report: a warning).
     """
     parts = tuple(parts)
-    if kernel != "auto":
-        KERNELS.get(kernel)
+    check_kernel(kernel)
     if adapter is not None:
         adapter_config(adapter)
     opened = open_model(path, dtype=dtype, device=device, parts=parts, check=check, report=report)

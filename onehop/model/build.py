@@ -89,6 +89,8 @@ def check_device(device: torch.device | str) -> None:
         torch.empty(1, device=device).cpu()
     except (AssertionError, RuntimeError, TypeError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
+        if reason.startswith("Expected one of"):  # two dozen kinds, most of which no torch at hand can do
+            reason = "no such kind is known. Known: cpu, cuda, mps"
         raise ConfigError(f"device={str(device)!r} cannot be used here: {reason}. Use cpu.") from error
 
 

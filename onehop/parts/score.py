@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from onehop.base.choices import Choices
+from onehop.base.errors import ConfigError, did_you_mean
 from onehop.parts.keys import Keys
 from onehop.parts.score_fused import fused, lays_out_mask, why_not_fused
 from onehop.parts.score_plain import plain
@@ -25,6 +26,12 @@ TILES_BEAT_PLAIN = 64 * 64
 TILES_BEAT_A_MASK = 384 * 384
 # Elsewhere PyTorch's kernel is quicker at any size; tiles take over where the mask alone would need a quarter of a GiB.
 MASK_TOO_LARGE = 2**26
+
+
+def check_kernel(name: str) -> None:
+    """Raises ConfigError for what is neither a kernel nor "auto"."""
+    if name != "auto" and name not in KERNELS:
+        raise ConfigError(f"kernel {name!r} does not exist. {did_you_mean(str(name), ('auto', *KERNELS))}")
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,7 @@ def choose(q: Tensor, keys: Keys, rule: ScoreRule, sight: Sight, *, kernel: str 
     """The quickest kernel that computes this rule exactly; the one asked for, unless it cannot. Reads no tensor."""
     if kernel == "plain":
         return Choice("plain", "asked for")
-    if kernel != "auto":
-        KERNELS.get(kernel)  # refuses a name that it does not know
+    check_kernel(kernel)
     if not q.numel():  # the others cut and fold tensors, which need a size to do so
         return Choice("plain", "no token is there to look")
     why_not = {"tiled": why_not_tiled(rule), "fused": why_not_fused(q, rule, sight)}

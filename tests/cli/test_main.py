@@ -114,7 +114,10 @@ def test_bad_words_are_refused_in_one_line(words, text, capsys):
         (["generate", "fables-tiny", "a", "--max-new-tokens", "-1"], "max_new_tokens=-1 must be a whole number"),
         (["generate", "fables-tiny", "a", "--alternatives", "-1"], "Invalid value for '--alternatives'"),
         (["generate", "fables-tiny", "a", "--top-p", "2"], "top_p=2.0 must be above 0 and at most 1"),
-        (["generate", "fables-tiny", "a", "--kernel", "quick"], "kernel 'quick' does not exist"),
+        (
+            ["generate", "fables-tiny", "a", "--kernel", "foo"],
+            "'foo' does not exist. Known: auto, fused, plain, tiled.",
+        ),
         (["generate", "fables-tiny", "a", "--adapter", "nowhere"], "nowhere holds no adapter_config.json"),
         (["chat", "fables-tiny", "a", "--max-new-tokens", "0"], "max_new_tokens=0 must be a whole number"),
         (["chat", "fables-tiny", "a"], "has no chat template"),
