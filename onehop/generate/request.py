@@ -77,7 +77,7 @@ class Request:
         object.__setattr__(self, "prompt", tuple(self.prompt))
         self._check_ids()
         _whole("max_new_tokens", self.max_new_tokens, low=1)
-        _number("temperature", self.temperature, low=0.0, need="0 (greedy) or more")
+        _number("temperature", self.temperature, low=0.0, need="a finite number, 0 (greedy) or more")
         _whole("top_k", self.top_k, low=0, off="0 is off")
         _number("top_p", self.top_p, low=0.0, high=1.0, above=True, need="above 0 and at most 1 (1 is off)")
         _number("min_p", self.min_p, low=0.0, high=1.0, need="between 0 (off) and 1")

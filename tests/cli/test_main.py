@@ -139,7 +139,16 @@ def test_what_can_be_known_without_the_weights_is_refused_before_they_are_read(w
     [
         ("tokenizer.json", "{", "is not a whole tokenizer.json"),
         ("tokenizer.json", None, "has no tokenizer, so text cannot be encoded"),
-        ("generation_config.json", '{"temperature": -1}', "temperature=-1 must be 0"),
+        (
+            "generation_config.json",
+            '{"temperature": "hot"}',
+            "generation_config.json: temperature='hot' must be a finite number, 0 (greedy) or more. Give another",
+        ),
+        (
+            "generation_config.json",
+            '{"top_k": -4}',
+            "generation_config.json: top_k=-4 must be a whole number, 0 or more",
+        ),
         ("generation_config.json", '{"eos_token_id": "x"}', "eos_token_id=x should be a token id"),
     ],
 )

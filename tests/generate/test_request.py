@@ -11,11 +11,11 @@ from onehop.generate.request import Limits, Request
 LIMITS = Limits(n_ids=10, max_len=8)
 
 IMPOSSIBLE = [
-    ({"temperature": -0.5}, "temperature=-0.5 must be 0 (greedy) or more"),
-    ({"temperature": math.nan}, "temperature=nan must be 0 (greedy) or more"),
-    ({"temperature": math.inf}, "temperature=inf must be 0 (greedy) or more"),
-    ({"temperature": "hot"}, "temperature='hot' must be 0 (greedy) or more"),
-    ({"temperature": True}, "temperature=True must be 0 (greedy) or more"),
+    ({"temperature": -0.5}, "temperature=-0.5 must be a finite number, 0 (greedy) or more"),
+    ({"temperature": math.nan}, "temperature=nan must be a finite number, 0 (greedy) or more"),
+    ({"temperature": math.inf}, "temperature=inf must be a finite number, 0 (greedy) or more"),
+    ({"temperature": "hot"}, "temperature='hot' must be a finite number, 0 (greedy) or more"),
+    ({"temperature": True}, "temperature=True must be a finite number, 0 (greedy) or more"),
     ({"top_p": 0.0}, "top_p=0.0 must be above 0 and at most 1 (1 is off)"),
     ({"top_p": 1.5}, "top_p=1.5 must be above 0 and at most 1 (1 is off)"),
     ({"top_p": -0.1}, "top_p=-0.1 must be above 0 and at most 1 (1 is off)"),

@@ -104,7 +104,7 @@ def test_refusals_come_in_one_line():
         ),
         (lambda: lm.generate([[300]]), r"^the prompt holds token id 300, but this model's ids end at 258"),
         (lambda: lm.generate("a", temprature=1), r"Did you mean temperature\?$"),
-        (lambda: lm.stream("a", temperature=-1), r"^temperature=-1 must be 0 \(greedy\) or more$"),
+        (lambda: lm.stream("a", temperature=-1), r"^temperature=-1 must be a finite number, 0 \(greedy\) or more$"),
         (lambda: LanguageModel(lm.model).generate("text"), r"^this model has no tokenizer, so text cannot be encoded"),
         (lambda: lm.generate([1.5]), r"^a prompt is a text or a list of token ids, not 1\.5$"),
         (lambda: lm.save("x", format="ggml"), r"^format='ggml' cannot be written\. Use hf, onehop or gguf\.$"),

@@ -47,3 +47,12 @@ def test_an_unknown_option_is_answered_with_the_nearest():
         RequestError, match=r"^'temprature' is not an option of generation\. Did you mean temperature\?$"
     ):
         resolve({"temprature": 1.0}, {})
+
+
+def test_what_the_checkpoint_says_and_cannot_be_is_refused_by_its_file_unless_something_else_is_given():
+    with pytest.raises(RequestError) as told:
+        resolve({"temperature": 0.5}, {"temperature": "hot", "top_p": 7})
+    need = "must be above 0 and at most 1 (1 is off). Give another top_p, or mend that file."
+    assert str(told.value) == f"generation_config.json: top_p=7 {need}"
+    assert resolve({"top_p": 0.9}, {"top_p": 7})["top_p"] == (0.9, "argument")
+    assert resolve({}, {"temperature": "hot", "do_sample": False})["temperature"][0] == 0.0
