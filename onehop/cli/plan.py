@@ -264,7 +264,7 @@ def _budget(text: str, where: Device, how: dict[str, Any], served: float | None,
 
 def _need_served(tokens: float) -> None:
     """Refuse what is no number of tokens, or more than a law is asked about."""
-    if not 0 < tokens < float("inf"):
+    if not tokens > 0:
         raise ConfigError(f"--serve {tokens:g}: needs a number of tokens above 0.")
     if tokens > MOST:
         raise ConfigError(f"--serve {tokens:g}: a plan counts up to {MOST} tokens. Ask for less.")

@@ -54,9 +54,8 @@ def budget_flops(
     words = ""
     if unit == "money":
         if price is None or not 0 < price < float("inf"):
-            raise ConfigError(
-                "--budget in money needs --price, what an hour of the device costs, for example --price 2.5"
-            )
+            need = "--budget in money needs --price" if price is None else f"--price {price:g}: a number above 0"
+            raise ConfigError(f"{need}, what an hour of the device costs, for example --price 2.5")
         words, amount = f"{amount:,.0f} at {price:g} an hour: ", amount / price
     flops = _within(amount * 3600 * device.peak(dtype) * mfu, text)
     return flops, f"{words}{amount:,.0f} hours of {device.name} at {mfu:.0%} of its peak in {device.multiplies(dtype)}"
@@ -97,7 +96,7 @@ def points_of(files: Sequence[str]) -> list[tuple[float, float, float]]:
     for name in files:
         file = Path(name)
         if not file.is_file():
-            what = "a folder" if file.is_dir() else "not there"
+            what = "a folder" if file.is_dir() else "no ordinary file" if file.exists() else "not there"
             raise DataError(f"{name} is {what}. Give the metrics.jsonl of runs, or lines with n, d and loss.")
         rows = _rows(file)
         if rows and {"n", "d", "loss"} <= rows[0].keys():

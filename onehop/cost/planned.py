@@ -1,6 +1,5 @@
 """`onehop.plan(config)`: what a model costs, asked figure by figure, or all at once as the keys that --json prints."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -70,7 +69,7 @@ class Asked:
 
 def _need(name: str, value: float, *, least: int) -> None:
     """Refuse what is below `least`, beyond all measure or no number."""
-    if not least <= value < math.inf:
+    if not least <= value:
         raise ConfigError(f"{name}={value}: needs {least} or more.")
     if value > MOST:
         raise ConfigError(f"{name} is above {MOST}, to which a plan counts. Ask for less.")

@@ -4,6 +4,7 @@ import inspect
 import io
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -251,7 +252,7 @@ def test_a_model_that_ships_is_found_by_name(capsys):
         (["gpt2", "--cache-dtype", "q4_k"], "a cache cannot hold 'q4_k'."),
         (["gpt2", "model.d_model=-3"], "d_model=-3"),
         (["gpt2", "--tokens", "nan"], "tokens=nan: needs 1 or more."),
-        (["gpt2", "--tokens", "inf"], "tokens=inf: needs 1 or more."),
+        (["gpt2", "--tokens", "inf"], "tokens is above 9007199254740992, to which a plan counts. Ask for less."),
         (["gpt2", "model.n_layers=1000000000"], "n_layers=1000000000 is more than a plan lists one by one."),
         (["gpt2", "model.blocks=5"], "model.blocks=5: needs a table for each block"),
         (["gpt2", "train.micro_batch=0"], "train.micro_batch=0"),
@@ -277,15 +278,18 @@ def test_a_model_that_ships_is_found_by_name(capsys):
         (["--budget", "7flops"], "--budget '7flops' is 7 FLOPs: the laws are asked for 1e+09 to 1e+40."),
         (["--budget", "1e300flops"], "is 1e+300 FLOPs"),
         (["--budget", "1e21flops", "--serve", "nan"], "--serve nan: needs a number of tokens above 0."),
+        (["--budget", "1e21flops", "--serve", "inf"], "--serve inf: a plan counts up to 9007199254740992 tokens."),
         (["--budget", "1e21flops", "--serve", "0"], "--serve 0: needs a number of tokens above 0."),
         (["--budget", "1e21flops", "--serve", "1e308"], "--serve 1e+308: a plan counts up to 9007199254740992 tokens."),
         (["--budget", "1e40flops", "--serve", "1e30"], "--serve 1e+30: a plan counts up to 9007199254740992 tokens."),
         (["--budget", "10gpu-hours"], "needs --device"),
-        (["--budget", "10usd", "--device", "H100", "--price", "inf"], "needs --price"),
+        (["--budget", "10usd", "--device", "H100", "--price", "inf"], "--price inf: a number above 0, what an hour of"),
+        (["--budget", "10usd", "--device", "H100", "--price", "nan"], "--price nan: a number above 0, what an hour of"),
         (["--budget", "10usd", "--device", "H100", "--price", "1e-320"], "is inf FLOPs"),
         (["--budget", "10usd", "--device", "H100"], "needs --price"),
         (["--budget", "10h", "--device", "H100", "--mfu", "40"], "--mfu 40.0: a share of the peak"),
         (["--fit-law", "nowhere.jsonl"], "nowhere.jsonl is not there."),
+        (["--fit-law", os.devnull], f"{os.devnull} is no ordinary file. Give the metrics.jsonl of runs"),
     ],
 )  # fmt: skip
 def test_nonsense_is_one_line(capsys, words, text):

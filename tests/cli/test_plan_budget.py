@@ -87,7 +87,7 @@ def test_how_much_longer_is_told_in_few_digits(capsys):
 
 
 def test_a_price_of_nothing_is_refused():
-    with pytest.raises(ConfigError, match="needs --price"):
+    with pytest.raises(ConfigError, match=r"^--price 0: a number above 0, what an hour of the device costs"):
         budget_flops("10usd", device("H100"), mfu=0.4, price=0.0, dtype="bfloat16")
 
 
