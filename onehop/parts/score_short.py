@@ -20,7 +20,7 @@ SHORT = 128 * 128  # scores of one head up to which this is the quicker way; mea
 def short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool, scale: float) -> Tensor:
     """SDPA of q (B, T, H, D) with k and v (B, S, K, D) -> (B, T, H, D) in v's dtype, computed in float32.
 
-    mask: (1 | B, 1, T, S) bool, True where a key is seen; a row that sees nothing gives zeros.
+    mask: (1 | B, 1 | H, T, S) bool, True where a key is seen; a row that sees nothing gives zeros.
     """
     y: Tensor = _Short.apply(q, k, v, mask, causal, scale)[0]
     return y
@@ -86,12 +86,24 @@ def _weights(
 ) -> Tensor:
     """The softmax of scaled q (B·K, G·T, D) · k (B·K, S, D) -> (B·K, G·T, S); zeros in a row that sees nothing."""
     (b, h, t), s = rows, k.size(1)
+    group = q.size(1) // t
     if causal:
         unseen = torch.full((t, s), -torch.inf, device=q.device).triu_(1)
-        return torch.softmax(torch.baddbmm(unseen.repeat(q.size(1) // t, 1), q, k.mT, alpha=scale), dim=-1)
-    scores = torch.baddbmm(q[:, :, :1], q, k.mT, beta=0, alpha=scale)
+        return torch.softmax(torch.baddbmm(unseen.repeat(group, 1), q, k.mT, alpha=scale), dim=-1)
     if mask is None:
-        return torch.softmax(scores, dim=-1)
-    lowest = torch.finfo(scores.dtype).min  # not -inf: a row without keys would be NaN
-    w = torch.softmax(scores.view(b, h, t, s).masked_fill(~mask, lowest), dim=-1)
-    return w.masked_fill_(~mask, 0.0).view_as(scores)
+        return torch.softmax(torch.baddbmm(q[:, :, :1], q, k.mT, beta=0, alpha=scale), dim=-1)
+    w = torch.softmax(torch.baddbmm(_unseen(mask, rows, group), q, k.mT, alpha=scale), dim=-1)
+    w.view(b, h, t, s).masked_fill_(~mask, 0.0)  # a row that sees nothing is NaN until here
+    return w
+
+
+def _unseen(mask: Tensor, rows: tuple[int, int, int], group: int) -> Tensor:
+    """0 where a mask (1 | B, 1 | H, T, S) lets see, else -inf -> (1 | B·K, G·T, S).
+
+    The product is added to it: to fill in the scores behind it would change what selective recomputation keeps.
+    """
+    (b, h, t), s = rows, mask.size(-1)
+    unseen = torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -torch.inf)
+    if mask.size(0) == mask.size(1) == 1:
+        return unseen.view(1, t, s).repeat(1, group, 1)
+    return unseen.expand(b, h, t, s).reshape(b * h // group, group * t, s)

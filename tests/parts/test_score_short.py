@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onehop.model.recompute import recompute
 from onehop.parts import score_fused
 from onehop.parts.keys import Keys
 from onehop.parts.places import Places
@@ -13,6 +14,7 @@ from onehop.parts.score_plain import plain
 from onehop.parts.score_rule import ScoreRule
 from onehop.parts.score_short import SHORT, short, wants_short
 from onehop.parts.sight import Sees, Sight
+from tests.small_models import VOCABULARY, decoder, small_model
 
 
 def definition(q, k, v, mask, causal, scale):
@@ -35,7 +37,7 @@ def drawn(generator, b, t, s, heads, kv_heads, width):
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 3), st.integers(1, 20), st.integers(1, 20), st.sampled_from([(1, 1), (4, 4), (4, 2), (6, 1)]),
-    st.sampled_from(["causal", "all", "a mask", "a mask for each row"]), st.integers(0, 99),
+    st.sampled_from(["causal", "all", "a mask", "a mask for each row", "a mask for each head"]), st.integers(0, 99),
 )  # fmt: skip
 def test_outputs_and_gradients_are_those_of_the_definition(b, t, s, heads, sight, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -43,7 +45,8 @@ def test_outputs_and_gradients_are_those_of_the_definition(b, t, s, heads, sight
     *values, weight = drawn(generator, b, t, s, *heads, 8)
     mask = None
     if "mask" in sight:
-        mask = torch.rand(b if "row" in sight else 1, 1, t, s, generator=generator) > 0.5  # some rows see nothing
+        shape = (b if "row" in sight else 1, heads[0] if "head" in sight else 1, t, s)
+        mask = torch.rand(shape, generator=generator) > 0.5  # some rows see nothing
     found = []
     for way, dtype in ((definition, torch.float64), (short, torch.float32)):
         own = [x.to(dtype).requires_grad_() for x in values]
@@ -53,7 +56,7 @@ def test_outputs_and_gradients_are_those_of_the_definition(b, t, s, heads, sight
     for exact, mine in zip(*found, strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)  # sums of up to 120 float32 products
     if mask is not None:
-        empty = ~mask.any(-1).expand(b, 1, t).squeeze(1)  # (B, T)
+        empty = ~mask.any(-1).expand(b, heads[0], t).transpose(1, 2)  # (B, T, H)
         assert not found[1][0][empty].any()
         assert not found[1][1][empty].any()
 
@@ -118,3 +121,17 @@ def test_in_a_graph_it_is_the_same(mask):
         found.append([y, *torch.autograd.grad(y, own, weight)])
     for eager, graph in zip(*found, strict=True):
         torch.testing.assert_close(graph, eager, rtol=1e-6, atol=1e-6)  # the same operations; a few roundings at 1
+
+
+@pytest.mark.parametrize("way", ["block", "selective"])
+@pytest.mark.parametrize("window", [None, 5])
+def test_computed_again_its_gradients_are_the_same(way, window):
+    """Selective recomputation keeps the scores, and refuses what was changed in place since."""
+    model = small_model(decoder(attention={"window": window}), dtype=torch.float32)
+    tokens = torch.randint(VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(0))
+    found = []
+    for how in ("none", way):
+        recompute(model, how)
+        found.append(torch.autograd.grad(model(tokens).square().sum(), list(model.parameters())))
+    for once, again in zip(*found, strict=True):
+        torch.testing.assert_close(again, once, rtol=1e-6, atol=1e-6 * float(once.abs().max()))  # the same operations
