@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from onehop.training.budget import EQUALS, Evaluated, Facts, allotted, evaluated
 from onehop.training.checkpoints import Checkpoints
 from onehop.training.compare_table import Line, Result, lines, run_folder, write_table
 from onehop.training.folder import nothing_left
+from onehop.training.hold import Hold
 from onehop.training.report import Display, read_metrics
 from onehop.training.schedule import parts_before
 from onehop.training.session import Session
@@ -83,11 +85,13 @@ def compare(
     _check(entries, seeds, equal)
     out = Path(out)
     with Display(console if console is not None else Console(quiet=True)) as display:
-        with nothing_left(out):
-            found = _resumed(out, entries, equal, display) if resume else _begun(out, entries, equal, display)
-        first = entries[0].recipe.train.seed
-        found.seeds = list(range(first, first + seeds))
-        _run(found, entries, display)
+        with ExitStack() as here:
+            with nothing_left(out):
+                here.enter_context(Hold(out))
+                found = _resumed(out, entries, equal, display) if resume else _begun(out, entries, equal, display)
+            first = entries[0].recipe.train.seed
+            found.seeds = list(range(first, first + seeds))
+            _run(found, entries, display)
     write_table(found.out, found.lines(), found.results, equal=equal, unit=found.terms.unit)
     return found
 
@@ -214,8 +218,9 @@ def _one(found: Comparison, entry: Entry, seed: int, display: Display) -> tuple[
     known: dict[str, Any] = {"name": entry.name, "seed": seed, "folder": folder.name}
     try:
         options: dict[str, Any] = {"resume": begun, "fresh": folder.exists() and not begun}
-        trainer = Trainer(recipe, data=found.out / "data", notify=shown.note, **options)
-        run = Session(trainer, shown).run()
+        with ExitStack() as until:
+            trainer = Trainer(recipe, data=found.out / "data", notify=shown.note, until=until, **options)
+            run = Session(trainer, shown).run()
     except Diverged as error:
         return _diverged(folder, str(error), known), None
     p, loss, held = trainer.progress, run.val_loss, trainer.data.validation

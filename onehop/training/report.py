@@ -32,20 +32,31 @@ class Metrics:
     def __init__(self, path: Path, *, step: int):
         self.path = path
         self.rows = keep_until(path, step)
+        self._size = self._found()
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one line."""
-        if not self.rows and self.path.exists() and self.path.stat().st_size:
-            raise DataError(f"{self.path} was begun by another run meanwhile. Set out=OTHER, or wait for its end.")
+        if self._found() > self._size:
+            raise DataError(f"{self.path} was written by another run meanwhile. Set out=OTHER, or wait for its end.")
         self.rows.append(row)
         append(self.path, json.dumps(row) + "\n")
+        self._size = self._found()
+
+    def _found(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
 
 
 def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
-    """The lines of a file of JSON objects up to a step; later ones are dropped from it."""
+    """The lines of a file of JSON objects up to a step; later ones are dropped from it, and the second of one step.
+
+    Two runs at once, where no lock kept them apart, have left each step twice.
+    """
     if not path.exists():
         return []
-    rows = [row for row in read_metrics(path) if row["step"] <= step]
+    rows: list[dict[str, Any]] = []
+    for row in read_metrics(path):
+        if row["step"] <= step and (not rows or row["step"] > rows[-1]["step"]):
+            rows.append(row)
     atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))
     return rows
 

@@ -1,8 +1,10 @@
 """The doors to training: `train` is a whole run, `steps` a loop of your own."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -53,9 +55,11 @@ def steps(
 
     Saves and evaluates nothing by itself: call `step.trainer.save()` and `step.trainer.evaluate()`.
     """
-    trainer = Trainer(_recipe(source, overrides), resume=resume, fresh=fresh, allow_changes=allow_changes)
-    for result in trainer.steps():
-        yield LiveStep(result, trainer)
+    how: dict[str, Any] = {"resume": resume, "fresh": fresh, "allow_changes": allow_changes}
+    with ExitStack() as until:
+        trainer = Trainer(_recipe(source, overrides), until=until, **how)
+        for result in trainer.steps():
+            yield LiveStep(result, trainer)
 
 
 def train(
@@ -74,10 +78,11 @@ def train(
     it; before the first step they leave nothing behind. Shows its progress on `console` (left out: nowhere).
     """
     recipe = _recipe(source, overrides)
-    with Display(console if console is not None else Console(quiet=True)) as display:
+    how: dict[str, Any] = {"resume": resume, "fresh": fresh, "allow_changes": allow_changes}
+    with Display(console if console is not None else Console(quiet=True)) as display, ExitStack() as until:
         display.phase("reading the text")
         with ended_cleanly():
-            trainer = Trainer(recipe, resume=resume, fresh=fresh, allow_changes=allow_changes, notify=display.note)
+            trainer = Trainer(recipe, notify=display.note, until=until, **how)
         return Session(trainer, display).run()
 
 

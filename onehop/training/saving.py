@@ -56,16 +56,18 @@ def save(t: "Trainer", *, background: bool) -> None:
         write_adapters(folder)
 
     def write() -> None:
-        if t.metrics.path.exists():
-            sync(t.metrics.path)  # the disk has the lines up to this step before it has the step
-        t.checkpoints.write(p.step, write_model, tensors=tensors | average, about=about, best_step=p.best_step)
-        if averaged:
-            with new_files(t.out / EMA) as new:
-                write_plain(new, averaged)
+        with t.hold:
+            if t.metrics.path.exists():
+                sync(t.metrics.path)  # the disk has the lines up to this step before it has the step
+            t.checkpoints.write(p.step, write_model, tensors=tensors | average, about=about, best_step=p.best_step)
+            if averaged:
+                with new_files(t.out / EMA) as new:
+                    write_plain(new, averaged)
 
-    t.writer.start(write)
-    if not background:
-        t.writer.wait()
+    with t.hold:
+        t.writer.start(write)
+        if not background:
+            t.writer.wait()
 
 
 def _plain_writer(t: "Trainer") -> Callable[[Path, Mapping[str, Tensor]], None]:

@@ -5,7 +5,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from onehop.training.ema import Average
 from onehop.training.evaluate import validation_loss
 from onehop.training.events import check_logs
 from onehop.training.folder import RECIPE, SKIPPED, check_out, clear, nothing_left, step_of
+from onehop.training.hold import Hold
 from onehop.training.lessons import make_lesson
 from onehop.training.loss import places
 from onehop.training.optimizer import make_optimizer
@@ -59,7 +60,8 @@ class Trainer:
     The constructor prepares the data and builds the model; `steps` trains; `evaluate` and `save` at any time. A recipe
     that is refused leaves nothing behind, and an earlier run where it was. allow_changes: resume a run though
     its numbers will not be those that it would have had. `notes` says what has changed since the checkpoint. data:
-    where the encoded text is kept, if runs share it (left out: in `out`).
+    where the encoded text is kept, if runs share it (left out: in `out`). While a run is
+    made, takes steps or saves, another one in its folder is refused; `until`: from its making until this stack closes.
     """
 
     def __init__(
@@ -71,32 +73,40 @@ class Trainer:
         allow_changes: bool = False,
         data: Path | None = None,
         notify: Notify = quiet,
+        until: ExitStack | None = None,
     ):
         self.out, self.data_folder, self.notify = Path(recipe.out), data or Path(recipe.out) / "data", notify
         self.checkpoints, self.writer = Checkpoints(self.out, keep=recipe.train.keep), Writer()
         self.remarks: list[str] = []  # what the session has still to say
+        self.hold = Hold(self.out)
+        self.report: dict[str, Any] = {}  # what a finished run adds to its provenance
         check_out(recipe, resume=resume, fresh=fresh)
         check_logs(recipe.train)
         self.device = pick_device(recipe.train.device)
         self.precision = pick_precision(recipe.train.precision, self.device)
-        with nothing_left(self.out):
-            begun = None if recipe.tune.init is None else Checkpoint.open(recipe, self.device)
-            known: dict[str, Any] = {} if begun is None else begun.known(recipe)
-            self.lesson = make_lesson(recipe, self.data_folder, notify, **known)
-            self.data, self.loader, self.data_report = self.lesson.data, self.lesson.loader, self.lesson.report
-            self.tokenizer = self.data.tokenizer
-            self.recipe = _with_vocab(recipe, self.tokenizer.vocab_size)
-            self._check_evaluation()
-            self.sample_prompt()  # a refusal comes now and not after the first evaluation
-            self._make(begun)
-            if resume:
-                restore(self, allow_changes=allow_changes)
-            else:
-                self.compile_loss()
-        check_out(recipe, resume=resume, fresh=fresh)  # again: another run may have begun while the text was read
-        self._begin(fresh)
-        self.metrics = Metrics(self.out / "metrics.jsonl", step=self.progress.step)
-        self.report: dict[str, Any] = {}  # what a finished run adds to its provenance
+        with ExitStack() as here:
+            with nothing_left(self.out):
+                (until or here).enter_context(self.hold)
+                self._prepare(recipe, resume=resume, allow_changes=allow_changes)
+            check_out(recipe, resume=resume, fresh=fresh)  # again: where nothing holds a folder, another may have begun
+            self._begin(fresh)
+            self.metrics = Metrics(self.out / "metrics.jsonl", step=self.progress.step)
+
+    def _prepare(self, recipe: Recipe, *, resume: bool, allow_changes: bool) -> None:
+        """The text, the model and all that is refused before the folder is touched."""
+        begun = None if recipe.tune.init is None else Checkpoint.open(recipe, self.device)
+        known: dict[str, Any] = {} if begun is None else begun.known(recipe)
+        self.lesson = make_lesson(recipe, self.data_folder, self.notify, **known)
+        self.data, self.loader, self.data_report = self.lesson.data, self.lesson.loader, self.lesson.report
+        self.tokenizer = self.data.tokenizer
+        self.recipe = _with_vocab(recipe, self.tokenizer.vocab_size)
+        self._check_evaluation()
+        self.sample_prompt()  # a refusal comes now and not after the first evaluation
+        self._make(begun)
+        if resume:
+            restore(self, allow_changes=allow_changes)
+        else:
+            self.compile_loss()
 
     def _make(self, begun: Checkpoint | None) -> None:
         """The fresh run: its model, optimizer and all that goes with them."""
@@ -139,8 +149,11 @@ class Trainer:
         return self.recipe.train.context or self.recipe.model.max_len
 
     def steps(self) -> Iterator[StepResult]:
-        """Train, one optimizer step at a time, from where the run stands to `train.steps`."""
-        with keeping_freed_memory(self.device.type == "cpu"):
+        """Train, one optimizer step at a time, from where the run stands to `train.steps`.
+
+        Meanwhile no other run begins in its folder.
+        """
+        with self.hold, keeping_freed_memory(self.device.type == "cpu"):
             yield from self._steps()
 
     def _steps(self) -> Iterator[StepResult]:

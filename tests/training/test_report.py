@@ -33,10 +33,32 @@ def test_no_file_before_the_first_line(tmp_path):
 def test_of_two_runs_that_begin_at_once_in_one_folder_the_second_to_write_is_refused(tmp_path):
     first, second = (Metrics(tmp_path / "metrics.jsonl", step=0) for _ in range(2))
     first.write({"step": 1, "loss": 1.0})
-    with pytest.raises(DataError, match=r"metrics\.jsonl was begun by another run meanwhile\. Set out=OTHER"):
+    with pytest.raises(DataError, match=r"metrics\.jsonl was written by another run meanwhile\. Set out=OTHER"):
         second.write({"step": 1, "loss": 2.0})
     first.write({"step": 2, "loss": 0.5})
     assert read_metrics(tmp_path / "metrics.jsonl") == first.rows
+
+
+def test_of_two_runs_that_go_on_with_the_same_lines_the_second_to_write_is_refused(tmp_path):
+    """And a file that somebody has removed meanwhile ends no run."""
+    path = tmp_path / "metrics.jsonl"
+    Metrics(path, step=0).write({"step": 1})
+    first, second = (Metrics(path, step=1) for _ in range(2))
+    first.write({"step": 2})
+    with pytest.raises(DataError, match=r"metrics\.jsonl was written by another run meanwhile"):
+        second.write({"step": 2})
+    path.unlink()
+    first.write({"step": 3})
+    assert read_metrics(path) == [{"step": 3}]
+
+
+def test_steps_that_two_runs_at_once_have_left_twice_are_kept_once(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        "".join(f'{{"step": {step}, "by": {by}}}\n' for step, by in ((1, 0), (2, 0), (2, 1), (1, 1), (3, 1)))
+    )
+    resumed = Metrics(path, step=3)
+    assert read_metrics(path) == resumed.rows == [{"step": 1, "by": 0}, {"step": 2, "by": 0}, {"step": 3, "by": 1}]
 
 
 @pytest.mark.parametrize("best", [None, 0.4])

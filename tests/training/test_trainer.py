@@ -60,6 +60,7 @@ def test_stopping_and_resuming_equals_going_on_bit_for_bit(tmp_path, kind):
     steps = first.steps()
     head = [(result.loss, result.lr) for _, result in zip(range(5), steps, strict=False)]
     first.save()
+    steps.close()
     for _ in range(2):
         again = Trainer(recipe(tmp_path, **KINDS[kind], steps=12), resume=True)
         tail = [(result.loss, result.lr) for result in again.steps()]
