@@ -42,6 +42,20 @@ class Metrics:
         append(self.path, json.dumps(row) + "\n")
         self._size = self._found()
 
+    @property
+    def written(self) -> list[int]:
+        """How many lines there are, and the step of the last: what a checkpoint remembers of them."""
+        return [len(self.rows), self.rows[-1]["step"] if self.rows else 0]
+
+    def missing(self, written: Sequence[int]) -> list[str]:
+        """What of the lines that were `written` is gone, in words."""
+        n, last = written
+        there, ends = self.written
+        if ends < last:
+            steps = f"the line of step {last} is" if ends + 1 == last else f"lines of steps {ends + 1}-{last} are"
+            return [f"{self.path.name}: {steps} missing"]
+        return [f"{self.path.name}: {n - there} of the lines up to step {last} are missing"] if there < n else []
+
     def _found(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
 

@@ -123,6 +123,7 @@ def restore(t: "Trainer", *, allow_changes: bool) -> None:
     if t.generators is not None:
         t.generators.restore(read_tensors(path / TENSORS, prefix=GENERATORS), about["generators"])
     t.notes += [f"{fault}; going on from step {t.progress.step}" for fault in faults]
+    t.written = about.get("lines", t.written)  # checkpoints did not always tell
     t.restored = path
 
 
@@ -141,6 +142,7 @@ def _about(t: "Trainer") -> dict[str, Any]:
     return {
         **_record(t),
         "progress": asdict(t.progress),
+        "lines": t.metrics.written,
         "alarms": t.alarms.about(),
         "scaler": t.scaler.state_dict() if t.scaler is not None else None,
         "generators": t.generators.about() if t.generators is not None else None,

@@ -91,6 +91,7 @@ class Trainer:
             check_out(recipe, resume=resume, fresh=fresh)  # again: where nothing holds a folder, another may have begun
             self._begin(fresh)
             self.metrics = Metrics(self.out / "metrics.jsonl", step=self.progress.step)
+            self.notes += self.metrics.missing(self.written)
 
     def _prepare(self, recipe: Recipe, *, resume: bool, allow_changes: bool) -> None:
         """The text, the model and all that is refused before the folder is touched."""
@@ -123,6 +124,7 @@ class Trainer:
         self.tracked = Tracked(self.model, self.optimizer, self.device, beside=beside)
         self.notes: list[str] = []
         self.restored: Path | None = None
+        self.written = [0, 0]  # lines of metrics.jsonl that its checkpoint knew of, and the step of the last
 
     def _follow(self, cfg: TrainConfig) -> None:
         """What a model is trained with: width, memory, optimizer and average, by the recipe."""

@@ -162,6 +162,32 @@ def test_a_run_that_was_killed_goes_on_from_its_last_save_without_doubled_lines(
     assert (tmp_path / "out" / "samples.txt").read_text().count("--- step 4") == 1
 
 
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        ([1, 2], ["metrics.jsonl: lines of steps 3-4 are missing"]),
+        ([1, 2, 3], ["metrics.jsonl: the line of step 4 is missing"]),
+        ([1, 4], ["metrics.jsonl: 2 of the lines up to step 4 are missing"]),
+        ([], ["metrics.jsonl: lines of steps 1-4 are missing"]),
+        (None, ["metrics.jsonl: lines of steps 1-4 are missing"]),
+        ([1, 2, 3, 4], []),
+    ],
+)
+def test_lines_that_are_gone_are_told_once_when_the_run_goes_on(tmp_path, left, told):
+    """And the run that goes on remembers the lines that there are."""
+    options = {"log_every": 1, "eval_every": 2, "warmup": 1}
+    run = onehop.train(recipe(tmp_path, steps=4, **options))
+    file = run.out / "metrics.jsonl"
+    kept = [row for row in file.read_text().splitlines() if json.loads(row)["step"] in (left or [])]
+    file.unlink()
+    if left is not None:
+        file.write_text("".join(f"{row}\n" for row in kept))
+    again = onehop.train(recipe(tmp_path, steps=6, **options), resume=True)
+    assert [note for note in again.trainer.notes if "metrics" in note] == told
+    assert [row["step"] for row in lines(tmp_path)] == [*(left or []), 5, 6]
+    assert Trainer(recipe(tmp_path, steps=6, **options), resume=True).notes == []
+
+
 def test_kill_9_in_the_middle_of_a_save_leaves_a_run_that_can_be_resumed(tmp_path):
     """The process dies while the second state is being written, and again between the renames of the model's files."""
     onehop.train(recipe(tmp_path, steps=3))
