@@ -29,6 +29,7 @@ from onehop.training.trainer import Trainer
 from onehop.training.unchanged import FREE
 
 FILE = "comparison.json"
+MOST_SEEDS = 10_000  # a list of them is made
 MAY_CHANGE = FREE - {"train.steps", "train.eval_rows"}
 
 
@@ -101,6 +102,8 @@ def _check(entries: Sequence[Entry], seeds: int, equal: str) -> None:
         raise ConfigError(f"--equal {equal} does not exist. Use {', '.join(EQUALS)}.")
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: a comparison needs at least 1, and 3 to tell a difference from luck.")
+    if seeds > MOST_SEEDS:
+        raise ConfigError(f"--seeds {seeds} is more than {MOST_SEEDS} runs of each recipe. Use fewer: 3 to 10 will do.")
     folders = [run_folder(entry.name, 0) for entry in entries]
     if (twice := next((name for name in folders if folders.count(name) > 1), None)) is not None:
         raise ConfigError(f"two runs would have the same folder, {twice}. Write the values in another way.")

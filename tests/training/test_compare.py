@@ -117,6 +117,13 @@ def test_steps_for_a_number_of_micro_batches_come_nearest(entry, train):
         assert parts_before(steps_for(wanted, cfg), cfg) == parts_before(best, cfg)
 
 
+@pytest.mark.parametrize("seeds", [10_001, 10**22])
+def test_more_seeds_than_a_list_of_them_should_hold_are_refused(tmp_path, entry, seeds):
+    with pytest.raises(ConfigError, match=rf"^--seeds {seeds} is more than 10000 runs of each recipe\. Use fewer"):
+        compare([entry(), entry("b")], out=tmp_path / "both", seeds=seeds)
+    assert not (tmp_path / "both").exists()
+
+
 def test_finished_runs_are_not_run_again_and_more_seeds_may_be_asked_for(tmp_path, entry, monkeypatch):
     both = [entry(), entry("b", lr=3e-3)]
     before = compare(both, out=tmp_path / "both", seeds=1).results
