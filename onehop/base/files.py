@@ -95,6 +95,16 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def broken_link(path: Path) -> Path | None:
+    """The link on the way to `path`, or `path` itself, that leads nowhere: to what is missing, or round in a circle."""
+    return next((place for place in (path, *path.parents) if place.is_symlink() and not place.exists()), None)
+
+
+def real(path: Path) -> Path:
+    """The absolute path without links; a link that leads round in a circle stays in it."""
+    return Path(os.path.realpath(path))
+
+
 def _beside(path: Path) -> Path:
     """A name in the same folder (a rename must not cross file systems) that nobody else uses."""
     return path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onehop.base.errors import ConfigError, did_you_mean, nearest
+from onehop.base.files import broken_link
 from onehop.base.shipped import shipped, shipped_names
 from onehop.config.keys import NAME
 from onehop.config.raw import Raw
@@ -35,6 +36,10 @@ class Layer:
 
 def file_layers(source: str | Path, root: str | Path | None = None) -> list[Layer]:
     """The recipe `source` and its bases, lowest first. Raises ConfigError for a missing or broken file and a cycle."""
+    if not isinstance(source, str | Path):
+        raise ConfigError(
+            f"{source!r} is no recipe. Give a .toml or .json file, the name of one that ships, or onehop.Recipe(…)."
+        )
     layers: list[Layer] = []
     seen: list[Path] = []
     here: Path | None = None
@@ -118,6 +123,10 @@ def _find(name: str | Path, here: Path | None) -> tuple[Path, str]:
         return found, f"runs/{found.name}"
     if path.is_dir():
         raise ConfigError(f"{path} is a folder: name the recipe in it (a .toml or .json file)")
+    if (link := broken_link(path)) is not None:
+        raise ConfigError(f"{path}: {link} is a link that leads nowhere. Give the path of a .toml or .json file.")
+    if path.exists():
+        raise ConfigError(f"{path} is neither a file nor a folder. Give the path of a .toml or .json file.")
     known = shipped_names("runs")
     help_ = did_you_mean(path.stem, known) if nearest(path.stem, known) else f"Recipes that ship: {', '.join(known)}."
     raise ConfigError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onehop.base.errors import DataError
+from onehop.base.files import broken_link
 from onehop.data.compressed import ending_of, reading
 from onehop.data.tables import READERS as TABLES
 
@@ -49,6 +50,10 @@ def find_files(files: Sequence[str | Path]) -> tuple[list[Path], int]:
             texts = _without_own(texts, root=fixed) if "**" in path.parts else texts
             if not texts:
                 raise DataError(f"data.files={given}: no file matches. Quote the pattern, and check it with ls.")
+        elif (link := broken_link(path)) is not None:
+            raise DataError(f"data.files={given}: {link} is a link that leads nowhere. Mend it, or leave it out.")
+        elif path.exists():
+            raise DataError(f"data.files={given} is neither a file nor a folder. Give a file that can be read twice.")
         else:
             raise DataError(
                 f"data.files={given} does not exist. Give a file, a folder, or a pattern like 'text/*.txt'."

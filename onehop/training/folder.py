@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from onehop.base.errors import CheckpointError, ConfigError, OnehopError
+from onehop.base.files import broken_link, real
 from onehop.config.recipe import Recipe
 from onehop.config.write import to_toml
 from onehop.formats.folder import CONFIG
@@ -33,9 +34,11 @@ def check_out(recipe: Recipe, *, resume: bool, fresh: bool) -> None:
     out = Path(recipe.out)
     if resume and fresh:
         raise ConfigError("--resume goes on with a run and --fresh replaces it: give one of them.")
+    if (link := broken_link(out)) is not None:
+        raise ConfigError(f"out={out}: {link} is a link that leads nowhere. Mend it, or set out=OTHER.")
     if out.exists() and not out.is_dir():
         raise ConfigError(f"out={out} is a file, and a run needs a folder. Set out=OTHER.")
-    if recipe.tune.init is not None and Path(recipe.tune.init).resolve().is_relative_to(out.resolve()):
+    if recipe.tune.init is not None and real(Path(recipe.tune.init)).is_relative_to(real(out)):
         raise ConfigError(
             f"tune.init={recipe.tune.init} lies in out={out}, and the run would replace what it goes on from. "
             "Set out=OTHER."
@@ -59,9 +62,9 @@ def check_out(recipe: Recipe, *, resume: bool, fresh: bool) -> None:
 
 def _check_texts(recipe: Recipe) -> None:
     """A text where the run writes would have the run's own files in it, the next time that it is read."""
-    out = Path(recipe.out).resolve()
+    out = real(Path(recipe.out))
     for given in (*recipe.data.files, *(file for source in recipe.data.mixture for file in source.files)):
-        place = Path(given).expanduser().resolve()
+        place = real(Path(given).expanduser())
         if place.is_dir() and (place == out or place.is_relative_to(out / "data")):
             raise ConfigError(
                 f"data.files={given} is where the run writes, with out={recipe.out}: its files would be taken for "

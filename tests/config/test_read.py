@@ -349,6 +349,17 @@ def test_a_missing_recipe_and_a_folder_are_refused_with_a_way_out(tmp_path):
     assert refused(tmp_path) == f"{tmp_path} is a folder: name the recipe in it (a .toml or .json file)"
 
 
+def test_what_is_no_file_at_all_is_refused_as_what_it_is(tmp_path):
+    assert refused("/dev/null") == "/dev/null is neither a file nor a folder. Give the path of a .toml or .json file."
+    link = tmp_path / "loop.toml"
+    link.symlink_to(link.name)
+    assert refused(link) == f"{link}: {link} is a link that leads nowhere. Give the path of a .toml or .json file."
+    for what in (None, {}, 5):
+        assert refused(what) == (
+            f"{what} is no recipe. Give a .toml or .json file, the name of one that ships, or onehop.Recipe(…)."
+        )
+
+
 def test_a_base_on_the_command_line_is_refused(recipe):
     text = refused(recipe(), ["base=other.toml"])
     assert text == "base=other.toml belongs in a recipe's file, not among its overrides"

@@ -1,5 +1,6 @@
 import itertools
 import json
+import os
 
 import pytest
 
@@ -43,6 +44,24 @@ def test_what_a_run_has_written_in_a_folder_of_texts_is_no_text(folder):
     assert list(open_source(files=[folder])) == everything
     assert list(open_source(files=[f"{folder}/**/*.txt"])) == list(open_source(files=[f"{folder}/*.txt"]))
     assert list(open_source(files=[run / "samples.txt", run / "sub"])) == ["samples.txt", "sub/note.txt"]
+
+
+@pytest.mark.parametrize("target", ["loop", "nowhere"])
+@pytest.mark.parametrize("inside", ["", "/text.txt"])
+def test_a_link_that_leads_nowhere_is_refused_by_its_name(tmp_path, target, inside):
+    link = tmp_path / "loop"
+    link.symlink_to(target)
+    with pytest.raises(DataError) as told:
+        open_source(files=[f"{link}{inside}"])
+    assert str(told.value) == (
+        f"data.files={link}{inside}: {link} is a link that leads nowhere. Mend it, or leave it out."
+    )
+
+
+def test_a_pipe_is_no_file_that_is_missing(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match=r"pipe is neither a file nor a folder\. Give a file that can be read twice"):
+        open_source(files=[tmp_path / "pipe"])
 
 
 def test_files_globs_and_folders_come_in_the_order_given_and_each_file_once(folder):

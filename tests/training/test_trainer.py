@@ -168,6 +168,24 @@ def test_a_text_where_the_run_writes_is_refused(tmp_path, place):
     Trainer(recipe(tmp_path, data={"files": [str(tmp_path / place / "text.txt")]}))
 
 
+@pytest.mark.parametrize("inside", ["", "run"])
+def test_links_that_lead_nowhere_are_refused_in_one_line(tmp_path, inside):
+    """Round in a circle, where the text, the model or the run should be."""
+    loop, file = tmp_path / "loop", recipe(tmp_path).data.files[0]
+    loop.symlink_to("loop")
+    for wanted, words in (
+        (recipe(tmp_path).model_copy(update={"out": str(loop / inside)}), r"Mend it, or set out=OTHER\.$"),
+        (recipe(tmp_path, data={"files": [file, str(loop / inside)]}), "Mend it, or leave it out"),
+    ):
+        with pytest.raises(OnehopError, match=rf"loop is a link that leads nowhere\. {words}"):
+            Trainer(wanted)
+    from_it = recipe(tmp_path)
+    from_it = from_it.model_copy(update={"tune": from_it.tune.model_copy(update={"init": str(loop / inside)})})
+    with pytest.raises(OnehopError, match="loop"):
+        Trainer(from_it)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_run_below_its_folder_of_texts_is_resumed_and_repeated_on_the_same_text(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "text.txt").write_text(sentences())
