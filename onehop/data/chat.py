@@ -1,11 +1,11 @@
 """Conversations as examples: all of their tokens are read, and the assistant's are learned."""
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from onehop.base.errors import DataError, TextError
 from onehop.data.examples import Example
+from onehop.data.lines import shown
 from onehop.data.records import Record
 from onehop.text.tokenizer import Tokenizer
 from onehop.text.turns import WEIGHT, learned_turns
@@ -36,7 +36,7 @@ def _in_words(message: dict[str, Any], n: int, where: str) -> dict[str, Any]:
         return {**message, "content": "".join(map(_text_of, content))}
     if not isinstance(content, str):
         raise DataError(
-            f"{where}: the content of message {n} is {_shown(content)}. Give a text, or parts that are all "
+            f"{where}: the content of message {n} is {shown(content)}. Give a text, or parts that are all "
             '{"type": "text", "text": "…"}.'
         )
     return message
@@ -44,12 +44,6 @@ def _in_words(message: dict[str, Any], n: int, where: str) -> dict[str, Any]:
 
 def _text_of(part: Any) -> Any:
     return part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-
-
-def _shown(content: Any) -> str:
-    """A value as JSON writes it, cut where it is long."""
-    text = json.dumps(content, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _messages(record: dict[str, Any], where: str) -> list[dict[str, Any]]:

@@ -10,6 +10,12 @@ from onehop.data.compressed import COMPRESSED, reading
 
 _PART = 1 << 20  # bytes of text that are read at once
 _MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark
+_OTHER_MARKS = {  # of other encodings: the longer ones first, which begin alike
+    b"\xff\xfe\x00\x00": "utf-32",
+    b"\x00\x00\xfe\xff": "utf-32",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
 
 
 def text_documents(path: Path, separator: str | None) -> Iterator[str]:
@@ -67,11 +73,22 @@ def _field_of(line: str, field: str, *, where: str) -> str:
     row = parsed(line, where=where)
     if isinstance(row, dict) and isinstance(row.get(field), str):
         return row[field]
-    fields = row if isinstance(row, dict) else {}
-    known = next((key for key, value in fields.items() if isinstance(value, str)), "NAME")
+    if not isinstance(row, dict):
+        raise DataError(f'{where} is {shown(row)}, no JSON object. Each line must be one, like {{"{field}": "…"}}.')
+    if field in row:
+        raise DataError(
+            f"{where}: the field {field!r} is {shown(row[field])}, no text. Give a text, or drop that line."
+        )
+    known = next((key for key, value in row.items() if isinstance(value, str)), "NAME")
     raise DataError(
-        f"{where} has no text in the field {field!r}. Say which field holds it, for example data.text_field={known}."
+        f"{where} has no field {field!r}. Say which field holds the text, for example data.text_field={known}."
     )
+
+
+def shown(value: Any) -> str:
+    """A value as JSON writes it, cut where it is long."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def decode(data: bytes, *, where: Path, offset: int = 0) -> str:
@@ -81,9 +98,11 @@ def decode(data: bytes, *, where: Path, offset: int = 0) -> str:
     except UnicodeDecodeError as error:
         at = data.index(error.object) + error.start
         inside = " of the decompressed text" if where.suffix in COMPRESSED else ""
+        begins = data[:4] if offset == 0 else b""
+        coding = next((name for mark, name in _OTHER_MARKS.items() if begins.startswith(mark)), "latin1")
         raise DataError(
             f"{where} is not UTF-8 text: byte 0x{data[at]:02x} at offset {offset + at}{inside}. Convert it "
-            "(iconv -f latin1 -t utf-8), or leave it out."
+            f"(iconv -f {coding} -t utf-8), or leave it out."
         ) from error
 
 

@@ -8,7 +8,7 @@ import torch
 
 from onehop.base.errors import DataError
 from onehop.data.examples import Example, Examples
-from onehop.data.lines import whole_characters
+from onehop.data.lines import shown, whole_characters
 from onehop.data.loader import Batch
 from onehop.data.pack import NO_TARGET
 from onehop.data.records import Record
@@ -29,12 +29,15 @@ def texts_of(records: Iterable[Record], fields: tuple[str, str]) -> Iterator[tup
     """The source and the target of each record. Raises DataError, naming the line, where one is no text."""
     for where, record in records:
         for field in fields:
-            if not isinstance(record.get(field), str) or not record[field]:
+            if field not in record:
                 found = ", ".join(record) or "nothing"
                 raise DataError(
-                    f"{where} has no text in the field {field!r} (it has {found}). Say which fields hold source and "
-                    "target: task.source=… task.target=…"
+                    f"{where} has no field {field!r} (it has {found}). Say which fields hold source and target: "
+                    "task.source=… task.target=…"
                 )
+            if not isinstance(record[field], str) or not record[field]:
+                what = "is empty" if record[field] == "" else f"is {shown(record[field])}, no text"
+                raise DataError(f"{where}: the field {field!r} {what}. Give a text, or drop that line.")
         source, target = (whole_characters(record[field], where=where) for field in fields)
         yield source, target
 

@@ -134,19 +134,35 @@ def test_an_unknown_corpus_is_refused_with_the_nearest():
 
 def test_bytes_that_are_no_text_are_refused_with_file_and_offset(tmp_path):
     (tmp_path / "latin.txt").write_bytes("naïve".encode("latin1"))
-    with pytest.raises(DataError, match=r"latin\.txt is not UTF-8 text: byte 0xef at offset 2\. Convert it"):
+    with pytest.raises(
+        DataError, match=r"latin\.txt is not UTF-8 text: byte 0xef at offset 2\. Convert it \(iconv -f latin1"
+    ):
         list(open_source(files=[tmp_path / "latin.txt"]))
     (tmp_path / "rows.jsonl").write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
     with pytest.raises(DataError, match=r"rows\.jsonl is not UTF-8 text: byte 0xff at offset 24\."):
         list(open_source(files=[tmp_path / "rows.jsonl"]))
 
 
+@pytest.mark.parametrize("coding", ["utf-16", "utf-32"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize("order", ["le", "be"])
+def test_a_byte_order_mark_tells_the_encoding_to_convert_from(tmp_path, coding, name, order):
+    (tmp_path / name).write_bytes('\ufeff{"text": "a"}\n'.encode(f"{coding}-{order}"))
+    with pytest.raises(DataError, match=rf"is not UTF-8 text: .*\(iconv -f {coding} -t utf-8\), or leave it out\.$"):
+        list(open_source(files=[tmp_path / name]))
+
+
 @pytest.mark.parametrize(
     ("line", "refusal"),
     [
-        ('{"body": "b"}', r"rows\.jsonl:2 has no text in the field 'text'\. .*data\.text_field=body\.$"),
-        ('{"text": 5}', r"rows\.jsonl:2 has no text in the field 'text'\. .*data\.text_field=NAME\.$"),
-        ("[1]", r"rows\.jsonl:2 has no text in the field 'text'"),
+        ('{"body": "b"}', r"rows\.jsonl:2 has no field 'text'\. .*data\.text_field=body\.$"),
+        ("{}", r"rows\.jsonl:2 has no field 'text'\. .*data\.text_field=NAME\.$"),
+        (
+            '{"text": 5, "body": "b"}',
+            r"rows\.jsonl:2: the field 'text' is 5, no text\. Give a text, or drop that line\.$",
+        ),
+        ('{"text": null}', r"rows\.jsonl:2: the field 'text' is null, no text\."),
+        ("[1]", r'rows\.jsonl:2 is \[1\], no JSON object\. Each line must be one, like {"text": "…"}\.$'),
         ("[" * 100_000, r"rows\.jsonl:2 is not JSON .*Each line must be one JSON object\.$"),
         ('{"text": "b"', r"rows\.jsonl:2 is not JSON .*Each line must be one JSON object\.$"),
     ],

@@ -276,7 +276,7 @@ def test_pairs_that_do_not_fit_into_a_row_are_left_out_and_counted(tmp_path):
         ({"kind": "spans", "rate": 0.5, "mean_span": 1.0}, {}, ConfigError,
          "make targets of 34 tokens of rows of 32, and model.max_len=32"),
         ("pairs", {"file": "text.txt"}, DataError, "text.txt holds no records"),
-        ({"kind": "pairs", "target": "answer"}, {}, DataError, "no text in the field 'answer' .it has source, target"),
+        ({"kind": "pairs", "target": "answer"}, {}, DataError, "no field 'answer' .it has source, target"),
         ("pairs", {"data": {"files": ["nowhere.jsonl"]}}, DataError, "nowhere.jsonl does not exist"),
         ("pairs", {"data": {"corpus": "fables", "files": [], "n_documents": 9}}, ConfigError, "no pairs .*Use dates"),
         ("pairs", {"data": {"corpus": "dates", "files": []}}, ConfigError, "dates is endless"),
@@ -290,6 +290,23 @@ def test_what_cannot_be_learned_is_refused_and_leaves_nothing_behind(tmp_path, t
         Trainer(recipe(tmp_path, task, **options))
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("", r"pairs\.jsonl:2: the field 'target' is empty\. Give a text, or drop that line\.$"),
+        (None, r"pairs\.jsonl:2: the field 'target' is null, no text\. Give a text, or drop that line\.$"),
+        (5, r"pairs\.jsonl:2: the field 'target' is 5, no text\."),
+    ],
+)
+def test_a_side_of_a_pair_that_is_no_text_is_refused_by_its_number(tmp_path, value, text):
+    wanted = recipe(tmp_path, "pairs")
+    rows = (tmp_path / "pairs.jsonl").read_text().splitlines()
+    rows[1] = json.dumps({"source": "a", "target": value})
+    (tmp_path / "pairs.jsonl").write_text("\n".join(rows))
+    with pytest.raises(DataError, match=text):
+        Trainer(wanted)
 
 
 def test_padding_makes_no_row_longer_than_the_context():
