@@ -18,7 +18,7 @@ def chat_examples(records: Iterable[Record], tokenizer: Tokenizer) -> Iterator[E
     """
     for where, record in records:
         messages = [_in_words(message, n, where) for n, message in enumerate(_messages(record, where), start=1)]
-        extra = {"tools": record["tools"]} if "tools" in record else {}
+        extra = {"tools": _tools(record["tools"], where)} if "tools" in record else {}
         try:
             ids, learned = learned_turns(tokenizer, messages, **extra)
         except TextError as error:
@@ -40,6 +40,16 @@ def _in_words(message: dict[str, Any], n: int, where: str) -> dict[str, Any]:
             '{"type": "text", "text": "…"}.'
         )
     return message
+
+
+def _tools(tools: Any, where: str) -> Any:
+    """What a conversation says of tools; a template would write a text letter by letter."""
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise DataError(
+            f'{where}: tools is {shown(tools)}. Give a list of objects, {{"type": "function", "function": {{…}}}}, or '
+            "leave it out."
+        )
+    return tools
 
 
 def _text_of(part: Any) -> Any:

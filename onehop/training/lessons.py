@@ -13,6 +13,7 @@ from onehop.config.data import DataConfig
 from onehop.config.recipe import Recipe
 from onehop.config.task import ChatConfig, MaskedConfig, PairsConfig, SpansConfig
 from onehop.data.chat import chat_examples
+from onehop.data.compressed import ending_of
 from onehop.data.corpora import CORPORA
 from onehop.data.example_rows import chat_rows
 from onehop.data.examples import Examples
@@ -33,7 +34,7 @@ from onehop.data.masking import (
 from onehop.data.pack import pack_whole
 from onehop.data.pairs import fitting, pair_example, pair_rows, texts_of
 from onehop.data.prepare import Prepared
-from onehop.data.records import read_records, record_files
+from onehop.data.records import TSV, read_records, record_files
 from onehop.data.report import data_report
 from onehop.data.shards import Shards
 from onehop.text.bpe import train_bpe
@@ -186,6 +187,8 @@ def _pairs_of(d: DataConfig, fields: tuple[str, str]) -> Callable[[], Iterator[t
     """The pairs of the files or of the built-in corpus, as often as they are asked for."""
     if d.corpus is None:
         files = record_files(d.files)
+        if all(ending_of(file) == TSV for file in files):
+            _refuse_names(fields, f"both columns of a {TSV} file are told by their place")
         return lambda: islice(texts_of(read_records(files, columns=fields), fields), d.n_documents)
     corpus = CORPORA.get(d.corpus)
     if corpus.pairs is None:
@@ -193,8 +196,16 @@ def _pairs_of(d: DataConfig, fields: tuple[str, str]) -> Callable[[], Iterator[t
         raise ConfigError(f"data.corpus={d.corpus} has no pairs of source and target. Use {having}, or data.files.")
     if d.n_documents is None:
         raise ConfigError(f"the corpus {d.corpus} is endless. Say how many pairs to take: data.n_documents=20000.")
+    _refuse_names(fields, f"the corpus {d.corpus} makes its pairs itself")
     make = corpus.pairs
     return lambda: islice(make(d.seed), d.n_documents)
+
+
+def _refuse_names(fields: tuple[str, str], why: str) -> None:
+    """Refuse names of fields where nothing is looked up by them."""
+    for key, field in zip(("source", "target"), fields, strict=True):
+        if field != PairsConfig.model_fields[key].default:
+            raise ConfigError(f"task.{key}={field} has no effect: {why}. Leave it out.")
 
 
 def both(data: Prepared) -> tuple[Examples, Examples]:

@@ -259,6 +259,19 @@ def test_what_contradicts_the_checkpoint_is_refused(tmp_path, base, words, text)
     assert not (tmp_path / "out").exists()
 
 
+ANSWERED = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "tools": %s}'
+
+
+@pytest.mark.parametrize("tools", ["null", "[]", '[{"type": "function", "function": {"name": "f"}}]'])
+def test_a_conversation_may_say_which_tools_there_are(tmp_path, base, tools):
+    asked = tuned(tmp_path, base)
+    file = tmp_path / "chat.jsonl"
+    before = len(file.read_text().splitlines())
+    file.write_text(f"{file.read_text().strip()}\n{ANSWERED % tools}\n")
+    trainer = Trainer(asked)
+    assert trainer.data.train.n_documents + trainer.data.validation.n_documents == before + 1
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [
@@ -266,6 +279,9 @@ def test_what_contradicts_the_checkpoint_is_refused(tmp_path, base, words, text)
         ('{"messages": [{"content": "a"}]}', r"chat\.jsonl:2: message 1 has no role"),
         ('{"messages": [{"role": "user", "content": "a"}]}', "chat.jsonl:2: there is nothing to learn in it"),
         ("[1]", "chat.jsonl:2 holds no JSON object"),
+        (ANSWERED % '"bad"', r'chat\.jsonl:2: tools is "bad"\. Give a list of objects'),
+        (ANSWERED % '["bad"]', r'chat\.jsonl:2: tools is \["bad"\]\. Give a list of objects'),
+        (ANSWERED % '{"name": "f"}', r"chat\.jsonl:2: tools is .*\. Give a list of objects"),
         ("{", "chat.jsonl:2 is not JSON"),
     ],
 )
