@@ -39,6 +39,11 @@ class Sided:
     def of(cls, name: str, weight: float, source: Source, *, fraction: float, seed: int, stream: bool) -> "Sided":
         """The source with its split, for which its beginning is read."""
         n_head = _length_of_head(source) if stream else 0
+        if source.dropped and next(iter(source), None) is None:
+            raise DataError(
+                f"data.mixture.{name}: each of its documents is equal to one of an earlier source, and "
+                "data.deduplicate=true drops them. Leave one of the two out."
+            )
         try:
             split = Split.of(islice(source, n_head or None), fraction=fraction, seed=seed)
         except DataError as error:

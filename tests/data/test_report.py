@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onehop.base.errors import DataError
 from onehop.config.data import MixtureSource
 from onehop.data.loader import Loader
 from onehop.data.pack import StreamRows, pack_whole
@@ -80,6 +81,19 @@ def test_of_a_mixture_the_report_tells_shares_and_dropped_duplicates(tmp_path):
     again = prepare(**options | {"mixture": [part.model_copy(update={"weight": 5.0}) for part in mixture]})
     assert again.identity != ready.identity
     assert not prepare(**options | {"deduplicate": False}).reused
+
+
+def test_a_source_that_repeats_the_others_is_refused_as_what_it_is(tmp_path):
+    (tmp_path / "a.txt").write_text("one|two|three|four")
+    (tmp_path / "b.txt").write_text("two|four|two")
+    mixture = [MixtureSource(name=name, files=[str(tmp_path / f"{name}.txt")], separator="|") for name in ("a", "b")]
+    with pytest.raises(DataError) as told:
+        prepare(folder=tmp_path / "data", mixture=mixture, vocab_size=258, deduplicate=True)
+    assert str(told.value) == (
+        "data.mixture.b: each of its documents is equal to one of an earlier source, and data.deduplicate=true drops "
+        "them. Leave one of the two out."
+    )
+    assert prepare(folder=tmp_path / "data", mixture=mixture, vocab_size=258).n_duplicates == (0, 0)
 
 
 def test_of_a_streamed_text_the_validation_side_is_counted(tmp_path):
