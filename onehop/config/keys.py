@@ -68,6 +68,12 @@ def takes_list(field: FieldInfo) -> bool:
     return any(get_origin(t) is tuple for t in _alternatives(field.annotation)) and not classes(field)
 
 
+def takes_so_many(field: FieldInfo) -> int | None:
+    """How many values a list must have; None where it may have any number, or is none."""
+    args = next((get_args(t) for t in _alternatives(field.annotation) if get_origin(t) is tuple), (...,))
+    return None if Ellipsis in args else len(args)
+
+
 def takes_only_text(field: FieldInfo) -> bool:
     """Whether each value is text, or each item where the value is a list."""
     kinds = list(_alternatives(field.annotation))

@@ -1,11 +1,12 @@
 """pydantic's findings as one line: the path that the user wrote, what was given, what is needed, a way out."""
 
 import difflib
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from onehop.base.errors import ConfigError
-from onehop.config.keys import NAME, classes, known_keys, pattern_of, user_fields
+from onehop.config.keys import NAME, classes, known_keys, pattern_of, takes_so_many, user_fields
 
 _ORDER = {"extra_forbidden": 0, "missing": 2}  # an unknown key explains a missing one, so it is told first
 _OWN = ("rule", "value", "unknown_kind")
@@ -20,6 +21,8 @@ def refusal(error: ValidationError, root: type[BaseModel]) -> ConfigError:
     finding = min(error.errors(), key=lambda f: _ORDER.get(f["type"], 1))
     kind, given, message = finding["type"], finding.get("input"), finding["msg"]
     path = user_path(finding["loc"])
+    if (told := _count(finding["loc"], kind, given, root)) is not None:
+        return ConfigError(told)
     if kind == "extra_forbidden":
         return ConfigError(unknown_key(path, root))
     if kind == "missing":
@@ -34,6 +37,21 @@ def refusal(error: ValidationError, root: type[BaseModel]) -> ConfigError:
         message = message.removeprefix("Value error, ")
     shown = repr(given) if len(repr(given)) < 80 else f"{repr(given)[:77]}…"
     return ConfigError(f"{path}={shown}: {message[0].lower()}{message[1:]}" if path else f"{message} (not {shown})")
+
+
+def _count(loc: tuple[int | str, ...], kind: str, given: Any, root: type[BaseModel]) -> str | None:
+    """What to write where a key takes so many values and was given another number of them; None for another fault."""
+    inside = kind == "missing" and isinstance(loc[-1], int)
+    if not inside and kind not in ("too_long", "tuple_type"):
+        return None
+    path = user_path(loc[:-1] if inside else loc)
+    field = next((field for field in known_keys(root).get(pattern_of(path), []) if takes_so_many(field)), None)
+    if field is None:
+        return None
+    values = list(given) if isinstance(given, list | tuple) else [given]
+    like = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else "…"
+    shown = ",".join(map(str, values))
+    return f"{path}={shown}: it takes {takes_so_many(field)} values, and this is {len(values)}. Write {path}={like}."
 
 
 def user_path(loc: tuple[int | str, ...]) -> str:

@@ -81,10 +81,11 @@ def _rotary(block: "BlockConfig", path: str) -> Faults:
             continue
         width = a.position.width or a.d_head
         if width > a.d_head:
-            yield f"{name}.position.width={width} is wider than a head (d_head={a.d_head}). Use at most {a.d_head}."
-        if width % 2:
+            yield f"{name}.position.width={width} is wider than a head (d_head={a.d_head}). Use at most {a.d_head // 2 * 2 or 2}."
+        elif width % 2:
             field = f"{name}.position.width={width}" if a.position.width else f"{name}.d_head={width}"
-            yield f"{field} is odd: rotary positions turn pairs of dims. Use {width - 1 or 2} or {width + 1}."
+            even = [w for w in (width - 1, width + 1) if w and (w <= a.d_head or not a.position.width)]
+            yield f"{field} is odd: rotary positions turn pairs of dims. Use {_or(even)}."
         yield from _scaling(a.position, width, f"{name}.position.scaling")
 
 

@@ -59,6 +59,18 @@ BROKEN = [
         "attention.d_head=7 is odd: rotary positions turn pairs of dims. Use 6 or 8.",
     ),
     (
+        {"attention": {"d_head": 1}},
+        "attention.d_head=1 is odd: rotary positions turn pairs of dims. Use 2.",
+    ),
+    (
+        {"attention": {"d_head": 7, "position": {"kind": "rope", "width": 7}}},
+        "attention.position.width=7 is odd: rotary positions turn pairs of dims. Use 6.",
+    ),
+    (
+        {"attention": {"d_head": 9, "position": {"kind": "rope", "width": 11}}},
+        "attention.position.width=11 is wider than a head (d_head=9). Use at most 8.",
+    ),
+    (
         {"attention": {"position": {"kind": "rope", "width": 5}}},
         "attention.position.width=5 is odd: rotary positions turn pairs of dims. Use 4 or 6.",
     ),
