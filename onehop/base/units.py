@@ -33,6 +33,11 @@ def human_time(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def counted(n: int, thing: str) -> str:
+    """A number of things: '1 layer', '2 layers'."""
+    return f"{n} {thing}{'s' * (n != 1)}"
+
+
 def _power(n: float) -> str:
     """Three digits and a power of ten: '1.5e21'."""
     return f"{n:.3g}".replace("e+", "e")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from onehop.base.files import append
+from onehop.base.units import counted
 from onehop.config.recipe import TrainConfig
 from onehop.data.loader import Batch
 from onehop.model.transformer import Transformer
@@ -137,8 +138,10 @@ class Alarms:
             )
         if dead := self.idle.rings(result.loads):
             self.columns["dead_experts"] = [list(place) for place in dead]
-            named = ", ".join(f"{e} of layer {layer}" for layer, e in dead)
-            self.lines.append(f"step {result.step}: no token has come to expert {named} for {self.idle.limit} steps")
+            named = _experts_by_layer(dead)
+            self.lines.append(
+                f"step {result.step}: no token has come to {named} for {counted(self.idle.limit, 'step')}"
+            )
 
     def more_columns(self, loads: Sequence[Tensor | None]) -> dict[str, Any]:
         """What a line of metrics.jsonl says beside the alarms: the experts' loads, and the gradient by layers."""
@@ -152,6 +155,12 @@ class Alarms:
         """Go on from there."""
         self.spike.restore(about["spike"])
         self.idle.restore(about["idle"], limit=about.get("dead_after", self.idle.limit))
+
+
+def _experts_by_layer(dead: Sequence[tuple[int, int]]) -> str:
+    """'expert 2 of layer 0 and experts 1, 3 of layer 1'."""
+    layers = {layer: [str(e) for at, e in dead if at == layer] for layer, _ in dead}
+    return " and ".join(f"expert{'s' * (len(es) > 1)} {', '.join(es)} of layer {i}" for i, es in layers.items())
 
 
 def note_skipped(file: Path, result: StepResult, batches: Sequence[Batch]) -> None:

@@ -164,6 +164,17 @@ def test_a_dead_expert_is_told_and_its_load_stands_in_the_metrics(tmp_path):
     ]
 
 
+def test_dead_experts_are_told_layer_by_layer(tmp_path):
+    trainer = Trainer(recipe(tmp_path, model=MOE, dead_after=1, steps=1, lr=1e-6))
+    with torch.no_grad():
+        trainer.model.layers[0].ffn.router.choice_bias[0] = -1e9
+        trainer.model.layers[1].ffn.router.choice_bias[1:3] = -1e9
+    list(trainer.steps())
+    assert trainer.alarms.lines == [
+        "step 1: no token has come to expert 0 of layer 0 and experts 1, 2 of layer 1 for 1 step"
+    ]
+
+
 def test_loads_and_their_entropy_by_hand():
     """(6, 2) of 8: shares 0.75 and 0.25, entropy (0.75 ln 4/3 + 0.25 ln 4) / ln 2 = 0.8113."""
     assert expert_columns([None, torch.tensor([6, 2]), torch.tensor([5, 5])]) == {
