@@ -124,7 +124,8 @@ def _next(out: Path, recipe: Recipe, asked: list[str], say: Any, *, tokenizer: A
     """What a run left, and commands that go on from there."""
     pictures = {"it": "it.png (where “it” looks)", "pairs": "dates_attention.png (where an answer looks)"}
     more = "".join(f", {told}" for kind, told in pictures.items() if kind in asked)
-    say(f"\nthe run is in {out}: report.html, loss.png, samples.txt, metrics.jsonl{more}")
+    left = [name for name in ("report.html", "loss.png", "samples.txt", "metrics.jsonl") if (out / name).exists()]
+    say(f"\nthe run is in {out}: {', '.join(left)}{more}")
     say("next:")
     if recipe.task.kind == "chat":
         say(f"  onehop chat {out}")
