@@ -91,7 +91,7 @@ def what_a_run_does(folder, monkeypatch, **train):
     rows = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
     said = (run.out / "samples.txt").read_text()
     weights = {name: t.tolist() for name, t in run.model.state_dict().items()}
-    return done, [{**row, "tokens_per_s": None} for row in rows], said, weights
+    return done, [{**row, "tokens_per_s": None, "memory": None} for row in rows], said, weights
 
 
 @pytest.fixture(scope="module")

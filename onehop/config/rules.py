@@ -81,7 +81,8 @@ def _rotary(block: "BlockConfig", path: str) -> Faults:
             continue
         width = a.position.width or a.d_head
         if width > a.d_head:
-            yield f"{name}.position.width={width} is wider than a head (d_head={a.d_head}). Use at most {a.d_head // 2 * 2 or 2}."
+            most = a.d_head // 2 * 2 or 2
+            yield f"{name}.position.width={width} is wider than a head (d_head={a.d_head}). Use at most {most}."
         elif width % 2:
             field = f"{name}.position.width={width}" if a.position.width else f"{name}.d_head={width}"
             even = [w for w in (width - 1, width + 1) if w and (w <= a.d_head or not a.position.width)]

@@ -80,7 +80,7 @@ class Compiled:
 
     def __init__(self, function: LossOf, *, note: Notify, say: Notify):
         self.function, self.note, self.say = function, note, say
-        self.works = True
+        self.works, self.seconds = True, 0.0  # seconds: waited for graphs
         self._graph: LossOf = torch.compile(apart(function), dynamic=False, fullgraph=True)
         self._ready: set[tuple[int, ...]] = set()
 
@@ -107,6 +107,8 @@ class Compiled:
         except failures() as error:
             self._give_up(error)
             return
+        finally:
+            self.seconds += time.perf_counter() - began
         self._ready.add(kind)
         self.say(f"compiled in {time.perf_counter() - began:.0f} s")
 

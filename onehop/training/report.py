@@ -15,11 +15,12 @@ from onehop.base.errors import DataError
 from onehop.base.files import append, atomic_file, atomic_write
 
 BARS = "▁▂▃▄▅▆▇█"
+MOST_TICKS = 12  # numbers beside an axis
 SILENCE = 5.0  # seconds after which a log that is no terminal gets a line
 
 
 class Metrics:
-    """metrics.jsonl: one object a line, with `step`, `tokens`, `loss`, `lr`, `grad_norm`, `tokens_per_s`.
+    """metrics.jsonl: one object a line, with `step`, `tokens`, `loss`, `lr`, `grad_norm`, `tokens_per_s`, `memory`.
 
     Sometimes `mfu`, `val_loss`, `ema_val_loss`; where there are experts, their shares of the tokens by layer
     (`expert_load`), how even these are (`expert_entropy`, 1: even), and how undecided the routers are about a token
@@ -35,11 +36,12 @@ class Metrics:
         self._size = self._found()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append one line."""
+        """Append one line; what JSON has no number for becomes null."""
         if self._found() > self._size:
             raise DataError(f"{self.path} was written by another run meanwhile. Set out=OTHER, or wait for its end.")
+        row = finite(row)
         self.rows.append(row)
-        append(self.path, json.dumps(row) + "\n")
+        append(self.path, json.dumps(row, allow_nan=False) + "\n")
         self._size = self._found()
 
     @property
@@ -58,6 +60,15 @@ class Metrics:
 
     def _found(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
+
+
+def finite(value: Any) -> Any:
+    """A value as JSON may hold it: None for each number that is none, or is infinite."""
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def keep_until(path: Path, step: int) -> list[dict[str, Any]]:
@@ -147,7 +158,6 @@ class Display:
 def draw_losses(rows: Sequence[dict[str, Any]], path: Path, *, best: float | None, best_label: str, title: str) -> None:
     """Draw training and validation loss against the step, and the best possible loss if it is known, into a PNG."""
     import matplotlib.figure
-    from matplotlib.ticker import FuncFormatter, NullFormatter
 
     figure = matplotlib.figure.Figure(figsize=(8, 4.5), dpi=120)
     axes = figure.subplots()
@@ -159,7 +169,20 @@ def draw_losses(rows: Sequence[dict[str, Any]], path: Path, *, best: float | Non
         axes.plot(*zip(*held, strict=True), color="#1f5a99", marker="o", markersize=3, label="validation")
     if best is not None:
         axes.axhline(best, color="#b5442e", linestyle="--", linewidth=1, label=in_words(best_label))
-    shown = [y for _, y in train + held] + ([] if best is None else [best])
+    log_scale(axes, [y for _, y in train + held] + ([] if best is None else [best]))
+    axes.set(xlabel="step", ylabel="loss (nats per token)", title=in_words(title))
+    axes.grid(alpha=0.25, which="major")
+    if train or held or best is not None:
+        axes.legend()
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, format="png", bbox_inches="tight")
+
+
+def log_scale(axes: Any, shown: Sequence[float]) -> None:
+    """Draw the upright axis of numbers `shown` by their logarithms, with round numbers beside it."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    shown = [y for y in shown if math.isfinite(y)]
     if shown and min(shown) > 0:  # a text whose every token is certain reaches 0, which no logarithm shows
         axes.set_yscale("log")
         low, high = min(shown) * 0.92, max(shown) * 1.05
@@ -167,12 +190,6 @@ def draw_losses(rows: Sequence[dict[str, Any]], path: Path, *, best: float | Non
         axes.set_yticks(_ticks(low, high))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set(xlabel="step", ylabel="loss (nats per token)", title=in_words(title))
-    axes.grid(alpha=0.25, which="major")
-    if train or held or best is not None:
-        axes.legend()
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, format="png", bbox_inches="tight")
 
 
 def in_words(text: str) -> str:
@@ -182,6 +199,10 @@ def in_words(text: str) -> str:
 
 def _ticks(low: float, high: float) -> list[float]:
     """Round numbers between two others, not too many of them."""
-    fine = [m * 10.0**e for e in range(-3, 3) for m in (1, 1.5, 2, 3, 4, 5, 6, 8)]
-    inside = [y for y in fine if low <= y <= high]
-    return inside or [(low + high) / 2]
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
+    inside = []
+    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1,)):
+        inside = [y for e in exponents for m in digits if low <= (y := m * 10.0**e) <= high]
+        if len(inside) <= MOST_TICKS:
+            break
+    return inside[:: math.ceil(len(inside) / MOST_TICKS)] if inside else [(low + high) / 2]

@@ -11,28 +11,29 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-import numpy as np
 from torch import Tensor
 
-from onehop.base.units import human_bytes, human_count, human_flops, human_time
+from onehop.base.errors import Diverged
+from onehop.base.units import counted, human_bytes, human_count, human_flops, human_time
 from onehop.config.origins import leaves
 from onehop.data.corpora import CORPORA, Corpus
 from onehop.data.mixture import Mixture
-from onehop.data.report import behind_cuts, report_lines
+from onehop.data.report import behind_cuts
 from onehop.model.transformer import Transformer
 from onehop.training.begin import share
+from onehop.training.closing import closing_lines
 from onehop.training.events import Events
 from onehop.training.loss import places
-from onehop.training.page import write_page
 from onehop.training.picture import draw_across, draw_look, look_across, look_from
 from onehop.training.report import Display, draw_losses, sparkline
+from onehop.training.run_page import RunPage, data_lines
 from onehop.training.samples import drop_samples, sample, write_sample
 from onehop.training.setup import memory
 from onehop.training.speed import Speed, measure_peak
 from onehop.training.step import StepResult
+from onehop.training.took import Meter, Took
 from onehop.training.tracked import planned_line, planned_peak
 from onehop.training.trainer import Trainer
-from onehop.training.unchanged import machine
 from onehop.training.understanding import Understanding, ask, ask_pairs
 from onehop.training.wandb_log import Wandb
 
@@ -81,30 +82,45 @@ class Session:
         self.logs: list[Events | Wandb] = []
         self.losses: deque[float] = deque(maxlen=RECENT)
         self.speed = Speed(None, None)
-        self._clock, self._targets, self._rate = time.perf_counter(), 0, 0.0
+        self.took, self.meter = Took(trainer), Meter(trainer)
+        self.page = RunPage(trainer, self.took, best=self.best_possible)
         self._held = memory(trainer.device)  # asked with the rate: at each step it would cost what a small layer does
 
     def run(self) -> Run:
         """Train to the end, or until Ctrl-C, and save."""
-        t, began = self.trainer, time.perf_counter()
+        t = self.trainer
         self._introduce()
         drop_samples(t.out / "samples.txt", after=t.progress.step)
         self.display.phase("training", total=self.cfg.steps, done=t.progress.step)
         with _until_asked_to_stop(self.display) as stop, t.writer, self._other_logs():
             self._measure()
-            self._clock = time.perf_counter()
-            for result in t.steps():
-                self._after_step(result)
-                if stop.by is not None:
-                    break
+            self.meter.restart()
+            with self._told_if_it_diverges():
+                for result in t.steps():
+                    self._after_step(result)
+                    if stop.by is not None:
+                        break
             if self.val_loss is None and stop.by is None:  # no step was left to take
                 self.val_loss = t.evaluate()
             t.save()
         understanding = {} if stop.by is not None else self._examine()
-        seconds = time.perf_counter() - began
-        self._conclude(understanding, stop.by is not None, seconds)
-        self._write_page()
+        self._conclude(understanding, stop.by is not None)
+        seconds = self.took.seconds
         return Run(t.out, t, t.progress.step, self.val_loss, self.best_possible, understanding, stop.by, seconds)
+
+    @contextmanager
+    def _told_if_it_diverges(self) -> Iterator[None]:
+        """Write the line of the step that ends a run, and the page."""
+        t = self.trainer
+        try:
+            yield
+        except Diverged as error:
+            if t.last is not None and (not t.metrics.rows or t.metrics.rows[-1]["step"] < t.last.step):
+                self._say_alarms()
+                self.meter.look()
+                self._log(self._row(t.last))
+            self.page.write(f"ended after step {t.progress.step} of {self.cfg.steps}: {error}")
+            raise
 
     def _measure(self) -> None:
         """What the machine can do, told in the run's provenance."""
@@ -122,39 +138,49 @@ class Session:
     def _after_step(self, result: StepResult) -> None:
         """Write down, evaluate and save, as far as it is time to."""
         t, cfg = self.trainer, self.cfg
-        self._targets += result.targets
+        self.meter.count(result.targets)
         last = result.step == cfg.steps
         evaluate = last or result.step % cfg.eval_every == 0
-        self._say_remarks()
-        for line in t.alarms.lines:
-            self.display.say(line)
+        self._say_alarms()
         if cfg.writes(result.step) or t.alarms.columns:
-            self._rate = self._targets / max(time.perf_counter() - self._clock, 1e-9)
+            self.meter.look()
             self._held = memory(t.device)
             row = self._row(result)
             if evaluate:
                 self.val_loss = row["val_loss"] = t.evaluate()
                 row |= {} if (averaged := t.evaluate_average()) is None else {"ema_val_loss": averaged}
-            t.metrics.write(row)
-            for log in self.logs:
-                log.write(row, wall_time=time.time())
+            self._log(row)
             if evaluate:
                 self._show(result, row["val_loss"])
-            self._clock, self._targets = time.perf_counter(), 0
+            self.meter.restart()
         due = result.step % (cfg.save_every or cfg.eval_every) == 0
         if (due or (evaluate and t.is_best)) and not last:
             t.save(background=True)
-            self._clock, self._targets = time.perf_counter(), 0
+            self.meter.restart()
+        if evaluate and not last:
+            self.page.now_and_then()
+            self.meter.restart()
         self.losses.append(result.loss)
         self.display.note(self._note(result), done=result.step)
 
+    def _say_alarms(self) -> None:
+        self._say_remarks()
+        for line in self.trainer.alarms.lines:
+            self.display.say(line)
+
+    def _log(self, row: dict[str, Any]) -> None:
+        """Write a line down, wherever the recipe says."""
+        self.trainer.metrics.write(row)
+        for log in self.logs:
+            log.write(self.trainer.metrics.rows[-1], wall_time=time.time())
+
     def _note(self, result: StepResult) -> str:
         """How far it is, and how it looks."""
-        p, cfg = self.trainer.progress, self.cfg
+        p, cfg, rate = self.trainer.progress, self.cfg, self.meter.rate
         left = human_time(p.seconds / p.step * (cfg.steps - p.step))
         return (
             f"step {result.step} of {cfg.steps}  loss {result.loss:.3f} {sparkline(self.losses)}  "
-            f"{human_count(self._rate)} tokens/s{self.speed.text(self._rate)}  lr {result.lr:.2g}"
+            f"{human_count(rate)} tokens/s{self.speed.text(rate)}  lr {result.lr:.2g}"
             f"{'' if self._held is None else f'  {human_bytes(self._held)}'}"
             f"{'' if self.display.moving else f'  {left} left'}"  # a moving bar says so itself
         )
@@ -172,28 +198,28 @@ class Session:
             yield
 
     def _row(self, result: StepResult) -> dict[str, Any]:
-        """A line of metrics.jsonl; what JSON has no number for becomes null."""
-        t = self.trainer
-        numbers = {"loss": result.loss, "lr": result.lr, "grad_norm": result.grad_norm}
+        """A line of metrics.jsonl."""
+        t, rate = self.trainer, self.meter.rate
         row: dict[str, Any] = {"step": result.step, "tokens": t.progress.tokens}
-        row |= {k: v if np.isfinite(v) else None for k, v in numbers.items()}
+        row |= {"loss": result.loss, "lr": result.lr, "grad_norm": result.grad_norm}
         row |= {} if result.router_entropy is None else {"router_entropy": result.router_entropy}
         more = t.alarms.more_columns(result.loads) if self.cfg.writes(result.step) else {}
-        mfu = self.speed.mfu(self._rate)
+        mfu = self.speed.mfu(rate)
+        more |= {} if self._held is None else {"memory": self._held}
         more |= {} if mfu is None else {"mfu": round(mfu, 4)}
-        return row | {"tokens_per_s": round(self._rate, 1)} | more | t.alarms.columns
+        return row | {"tokens_per_s": round(rate, 1)} | more | t.alarms.columns
 
     def _introduce(self) -> None:
-        t, say = self.trainer, self.display.say
+        t, say, model = self.trainer, self.display.say, self.trainer.recipe.model
         for note in t.notes:
             say(f"since the checkpoint: {note}")
         n = sum(p.numel() for p in t.model.parameters())
         left_out = f" ({t.data.n_skipped} hidden or binary files left out)" if t.data.n_skipped else ""
         say(f"text: {t.data.description}{left_out}; {t.loader.summary()}")
-        for line in _data_lines(t):
+        for line in data_lines(t):
             say(line)
         say(
-            f"model: {human_count(n)} parameters, {t.recipe.model.n_layers} layers of width {t.recipe.model.d_model}, "
+            f"model: {human_count(n)} parameters, {counted(model.n_layers, 'layer')} of width {model.d_model}, "
             f"{t.tokenizer.vocab_size} token ids; on {t.device.type} in {str(t.precision).removeprefix('torch.')}"
         )
         if t.recipe.tune.lora is not None or t.recipe.tune.freeze:
@@ -259,7 +285,7 @@ class Session:
                 draw_across(*across, t.out / f"{self.corpus.name}_attention.png")
         numbers: dict[str, Any] = {"val_loss": self.val_loss, "best_possible": self.best_possible}
         if (planned := self._planned()) is not None:
-            numbers |= {"speed": self.speed.numbers(t.progress.tokens / t.progress.seconds), "planned": planned}
+            numbers |= {"speed": self.speed.numbers(self.took.tokens_per_s or 0.0), "planned": planned}
         t.add_to_report(understanding={kind: u.accuracy for kind, u in found.items()}, **numbers)
         return found
 
@@ -274,43 +300,6 @@ class Session:
             )
         return kept
 
-    def _write_page(self) -> None:
-        """report.html."""
-        t, samples = self.trainer, self.trainer.out / "samples.txt"
-        told = t.provenance()
-        facts = {
-            "text": f"{told['text']}; {t.loader.summary()}",
-            "data": "; ".join(_data_lines(t)),
-            **{k: v for k, v in told.items() if k not in ("recipe", "text", "data", "versions")},
-        }
-        write_page(
-            t.out / "report.html",
-            t.metrics.rows,
-            title=t.out.name,
-            facts=facts,
-            recipe=leaves(t.recipe),
-            machine=told["versions"] | machine(t.device),
-            samples=samples.read_text(encoding="utf-8", errors="replace") if samples.exists() else "",
-            best=self.best_possible,
-        )
-
-    def _conclude(self, understanding: dict[str, Understanding], interrupted: bool, seconds: float) -> None:
-        t, say = self.trainer, self.display.say
-        if interrupted:
-            say(f"stopped at step {t.progress.step} of {self.cfg.steps} and saved; go on with --resume")
-            return
-        over = "" if self.best_possible is None or self.val_loss is None else (
-            f", {self.val_loss / self.best_possible - 1:.1%} above the best possible {self.best_possible:.3f}"
-        )  # fmt: skip
-        say(f"trained {t.progress.step} steps in {human_time(seconds)}: validation loss {self.val_loss:.3f}{over}")
-        if (planned := t.report.get("planned")) is not None:
-            say(planned)
-        for kind, u in understanding.items():
-            if kind == "pairs":
-                say(f"held-out pairs: {u.accuracy:.1%} of {u.asked} answers are right, character by character")
-                continue
-            say(f"held-out “{kind}” questions: {u.accuracy:.1%} right of {u.asked} (guessing: {u.chance:.0%})")
-
     def _planned_peak(self) -> str | None:
         """What the steps to come are planned to hold, by rows like those of the next one."""
         t = self.trainer
@@ -319,10 +308,21 @@ class Session:
 
     def _planned(self) -> str | None:
         """What the run was planned to take, beside what it took; nothing before a step was taken."""
-        t, p = self.trainer, self.trainer.progress
-        if not p.seconds or not p.tokens:
+        t, rate = self.trainer, self.took.tokens_per_s
+        if rate is None:
             return None
-        return planned_line(t.recipe, t.tracked, precision=t.precision, tokens_per_s=p.tokens / p.seconds)
+        return planned_line(t.recipe, t.tracked, precision=t.precision, tokens_per_s=rate)
+
+    def _conclude(self, understanding: dict[str, Understanding], interrupted: bool) -> None:
+        t, say = self.trainer, self.display.say
+        if interrupted:
+            say(f"stopped at step {t.progress.step} of {self.cfg.steps} and saved; go on with --resume")
+            self.page.write(f"stopped after step {t.progress.step} of {self.cfg.steps}; --resume goes on")
+            return
+        self.page.write(f"finished: {counted(t.progress.step, 'step')}")
+        numbers: dict[str, Any] = {"val_loss": self.val_loss, "best": self.best_possible}
+        for line in closing_lines(t, self.took, understanding, **numbers):
+            say(line)
 
 
 def best_possible(trainer: Trainer, corpus: Corpus | None) -> float | None:
@@ -337,11 +337,6 @@ def best_possible(trainer: Trainer, corpus: Corpus | None) -> float | None:
     if tokenizer.bos_id is None and not tokenizer.eos_ids:
         return None
     return corpus.entropy() * held.n_documents / held.n_targets
-
-
-def _data_lines(trainer: Trainer) -> list[str]:
-    """What became of the text, for people; of examples their loader's summary says it all."""
-    return list(report_lines(trainer.data_report)) if "sources" in trainer.data_report else []
 
 
 def validation_cuts(trainer: Trainer) -> int:

@@ -125,6 +125,7 @@ class Trainer:
         self.notes: list[str] = []
         self.restored: Path | None = None
         self.written = [0, 0]  # lines of metrics.jsonl that its checkpoint knew of, and the step of the last
+        self.last: StepResult | None = None  # the step that was taken last, also the one that ends a run
 
     def _follow(self, cfg: TrainConfig) -> None:
         """What a model is trained with: width, memory, optimizer and average, by the recipe."""
@@ -144,6 +145,11 @@ class Trainer:
     def compiled(self) -> bool:
         """Whether steps go through the compiler."""
         return isinstance(self.loss_of, Compiled) and self.loss_of.works
+
+    @property
+    def waited(self) -> float:
+        """Seconds in steps that went to the compiler."""
+        return self.loss_of.seconds if isinstance(self.loss_of, Compiled) else 0.0
 
     @property
     def context(self) -> int:
@@ -182,6 +188,7 @@ class Trainer:
             )
             if self.average is not None and not result.skipped:
                 self.average.update(self.model, self.progress.step - self.progress.skipped)
+            self.last = result
             self._watch(result, micro)
             self.writer.check()
             yield result

@@ -23,7 +23,7 @@ def killed_and_whole(folder, *, seed, n_kills):
 def told(folder):
     """metrics.jsonl without what the clock says."""
     rows = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k != "tokens_per_s"} for row in rows]
+    return [{k: v for k, v in row.items() if k not in ("tokens_per_s", "memory")} for row in rows]
 
 
 def names(folder):

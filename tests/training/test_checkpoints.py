@@ -27,7 +27,7 @@ def names(folder):
 
 def rows(folder):
     found = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k != "tokens_per_s"} for row in found]
+    return [{k: v for k, v in row.items() if k not in ("tokens_per_s", "memory")} for row in found]
 
 
 def saved(folder, losses, *, keep):

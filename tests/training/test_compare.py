@@ -34,7 +34,7 @@ def entry(tmp_path):
 @pytest.fixture(autouse=True)
 def no_pictures_of_single_runs(monkeypatch):
     """They take most of the time of so small a run, and are tested elsewhere."""
-    for name in ("write_page", "draw_losses"):
+    for name in ("RunPage.write", "draw_losses"):
         monkeypatch.setattr(f"onehop.training.session.{name}", lambda *a, **k: None)
 
 

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from onehop.training.session import best_possible, validation_cuts
 from onehop.training.trainer import Trainer
 from tests.training.small_runs import recipe
 
-KEYS = {"step", "tokens", "loss", "lr", "tokens_per_s", "grad_norm", "grad_norms"}
+KEYS = {"step", "tokens", "loss", "lr", "tokens_per_s", "memory", "grad_norm", "grad_norms"}
 
 
 def lines(folder):
@@ -51,7 +52,8 @@ def test_a_run_leaves_metrics_samples_a_curve_and_a_model(tmp_path):
     text = console.file.getvalue()
     assert "text: " in text
     assert "step 3: validation loss" in text
-    assert "trained 6 steps" in text
+    assert "trained 6 steps in " in text
+    assert re.search(r"^time: \d+ s in steps, \d+ s for all besides", text, re.MULTILINE)
 
 
 def test_a_run_without_a_compiler_says_so_and_goes_on(tmp_path, monkeypatch):
@@ -110,7 +112,7 @@ def stop_at_4(monkeypatch):
 
 
 def without_time(rows):
-    return [{k: v for k, v in row.items() if k != "tokens_per_s"} for row in rows]
+    return [{k: v for k, v in row.items() if k not in ("tokens_per_s", "memory")} for row in rows]
 
 
 def test_ctrl_c_ends_the_run_after_the_step_and_saves_it(tmp_path, stop_at_4, monkeypatch):
@@ -121,8 +123,10 @@ def test_ctrl_c_ends_the_run_after_the_step_and_saves_it(tmp_path, stop_at_4, mo
     assert "stopped at step 4 of 6 and saved; go on with --resume" in console.file.getvalue()
     assert (run.out / "model.safetensors").exists()
     monkeypatch.undo()
-    resumed = onehop.train(recipe(tmp_path), resume=True)
+    console = told()
+    resumed = onehop.train(recipe(tmp_path), resume=True, console=console)
     assert not resumed.interrupted
+    assert "trained 2 steps more, 6 in all, in " in console.file.getvalue()
     there = lines(tmp_path)
     whole = onehop.train(recipe(tmp_path), fresh=True)
     assert without_time(there) == without_time(lines(tmp_path))

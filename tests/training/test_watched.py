@@ -8,15 +8,19 @@ import sys
 from html.parser import HTMLParser
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
+from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 import onehop
-from onehop.base.errors import OnehopError
+from onehop.base.errors import Diverged, OnehopError
 from onehop.training.events import Events, scalars
-from onehop.training.page import write_page
+from onehop.training.page import Page, Tile
+from onehop.training.page_pictures import GRID, INK, pictures, thinned
 from onehop.training.report import sparkline
+from onehop.training.run_page import RunPage
 from tests.training.small_runs import recipe
 
 MOE = {"ffn": {"kind": "moe", "d_ff": 8, "n_experts": 4, "n_active": 2}}
@@ -132,23 +136,128 @@ def test_the_page_of_a_run_needs_nothing_else_and_shows_its_parts(tmp_path):
     reader.feed((run.out / "report.html").read_text())
     assert reader.fetched == []
     assert not {"script", "link", "iframe"} & set(reader.tags)
-    assert reader.tags.count("svg") == 7  # loss, rate, speed, gradient, its layers, experts' shares, their entropy
-    for said in ("train.lr", "0.01", "validation", "torch", "--- step 3", "threads", "tokens_seen"):
+    assert reader.tags.count("svg") == 9  # loss, rate, gradient, its layers, speed, memory, three of experts
+    for said in (
+        "train.lr",
+        "0.01",
+        "validation",
+        "torch",
+        "--- step 3",
+        "threads",
+        "tokens_seen",
+        "finished: 6 steps",
+    ):
         assert said in reader.text, said
 
 
+def a_page(**changes):
+    parts = {"title": "a run", "state": "", "tiles": [], "facts": {}, "pictures": [], "folded": {}}
+    return Page(**{**parts, **changes})
+
+
 @pytest.mark.parametrize(("row", "there"), [({}, False), ({"ema_val_loss": 2.0}, True)])
-def test_the_page_draws_the_loss_of_the_average_where_there_is_one(tmp_path, row, there):
+def test_the_page_draws_the_loss_of_the_average_where_there_is_one(row, there):
     rows = [{"step": step, "loss": 3.0, "val_loss": 2.5, **row} for step in (1, 2)]
-    options = {"facts": {}, "recipe": {}, "machine": {}, "samples": "", "best": None}
-    write_page(tmp_path / "a.html", rows, title="a run", **options)
-    page = (tmp_path / "a.html").read_text()
-    assert "<!-- validation -->" in page  # matplotlib writes a text beside the glyphs that it draws
-    assert ("<!-- validation of the average -->" in page) == there
+    drawn = pictures(rows, best=None)[0].svg
+    assert ">validation<" in drawn
+    assert (">validation of the average<" in drawn) == there
+
+
+FULL = [
+    {
+        "step": step, "loss": None if step == 5 else 3.0 / step, "lr": 0.1, "grad_norm": 0.5, "tokens_per_s": 9.0,
+        "mfu": 0.4, "memory": 5e8, "grad_norms": {"layers.0": 0.5, "$<b>": None}, "router_entropy": 1.3,
+        "expert_load": [[0.25, 0.75], [0.5, 0.5]], "expert_entropy": [0.9, 1.0],
+        **({"skipped": True} if step == 5 else {}), **({"spike": True} if step in (7, 9) else {}),
+    }
+    for step in range(1, 11)
+]  # fmt: skip
+
+
+def test_the_pictures_of_a_page_are_whole_and_share_no_id():
+    drawn = pictures(FULL, best=0.2, clip=1.0, layers=["1", "3"])
+    assert len(drawn) == 10
+    ids, used = [], set()
+    for picture in drawn:
+        for element in ET.fromstring(picture.svg).iter():
+            ids += [element.get("id")] if element.get("id") else []
+            used |= set(
+                re.findall(r"#([\w.-]+)", " ".join(v for k, v in element.items() if "href" in k or "clip" in k))
+            )
+        assert not {INK, GRID} & set(re.findall("#[0-9a-f]{6}", picture.svg))  # all of it in the page's colours
+    assert len(ids) == len(set(ids))
+    assert used
+    assert used <= set(ids)
+
+
+def test_the_frames_of_all_pictures_stand_below_each_other():
+    """What draws the left edge of the axes begins at the same place."""
+    edges = set()
+    for picture in pictures(FULL, best=None):
+        (axis,) = re.findall(r'<g id="[\w-]*matplotlib\.axis_1">.*?<path d="M ([\d.]+) ', picture.svg, re.DOTALL)
+        edges.add(axis)
+    assert len(edges) == 1
+
+
+def test_alarms_are_marked_with_their_number():
+    loss, _, gradient, *_ = pictures(FULL, best=None)
+    for svg in (loss.svg, gradient.svg):
+        assert ">step skipped (1)<" in svg
+        assert ">loss jumped (2)<" in svg
+        assert "expert idle" not in svg
+
+
+def test_many_points_are_drawn_as_means_between_the_lowest_and_the_highest():
+    points = np.array([(1, 4.0), (2, 6.0), (3, 1.0), (4, 9.0), (5, 2.0)])
+    x, mean, low, high = thinned(points, 2)
+    assert x.tolist() == [1.5, 3.5, 5.0]
+    assert mean.tolist() == [5.0, 5.0, 2.0]
+    assert (low.tolist(), high.tolist()) == ([4.0, 1.0, 2.0], [6.0, 9.0, 2.0])
+
+
+def test_a_page_of_a_long_run_stays_small(tmp_path):
+    rows = [{**FULL[0], "step": step, "loss": 1 + step % 7} for step in range(1, 20_001)]
+    page = a_page(pictures=pictures(rows, best=None))
+    page.write(tmp_path / "a.html")
+    assert (tmp_path / "a.html").stat().st_size < 1_500_000
 
 
 def test_what_a_run_says_cannot_break_its_page(tmp_path):
     evil = "<script>alert(1)</script>"
-    options = {"facts": {evil: evil}, "recipe": {"about": evil}, "machine": {}, "samples": evil, "best": None}
-    write_page(tmp_path / "a.html", [], title=evil, **options)
+    rows = [{"step": step, "loss": 1.0, "grad_norms": {evil: 1.0}} for step in (1, 2)]
+    said = {"title": evil, "state": evil, "tiles": [Tile(evil, evil, evil)], "facts": {evil: evil}}
+    more = {"pictures": pictures(rows, best=None), "folded": {evil: evil, "recipe": {evil: evil}}}
+    a_page(**said, **more).write(tmp_path / "a.html")
     assert evil not in (tmp_path / "a.html").read_text()
+
+
+def test_a_page_is_written_at_evaluations_as_far_as_its_time_allows(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(RunPage, "write", lambda page, state: written.append(state))
+    onehop.train(recipe(tmp_path))
+    assert written == ["finished: 6 steps"]
+    monkeypatch.setattr("onehop.training.run_page.FIRST", 0.0)
+    onehop.train(recipe(tmp_path), fresh=True)
+    assert written[1:] == ["running: step 3 of 6", "finished: 6 steps"]
+
+
+def test_the_step_that_ends_a_run_has_its_line_and_the_page_says_why(tmp_path):
+    with pytest.raises(Diverged):
+        onehop.train(recipe(tmp_path, lr=1e30, max_skipped=2, steps=8, eval_every=8, log_every=8))
+    text = (tmp_path / "out" / "metrics.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    assert [row.get("skipped", False) for row in rows][-2:] == [True, True]
+    assert rows[-1].keys() == rows[-2].keys()
+    assert rows[-1]["grad_norm"] is None
+    assert "NaN" not in text
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert f"ended after step {rows[-1]['step']} of 8: the gradients of 2 steps in a row" in page
+    assert ">step skipped (2)<" in page
+
+
+def test_a_run_whose_evaluation_is_no_number_has_its_last_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("onehop.training.trainer.validation_loss", lambda *a, **k: math.nan)
+    with pytest.raises(Diverged):
+        onehop.train(recipe(tmp_path))
+    rows = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3]
