@@ -259,5 +259,10 @@ class _OneOf(Display):
         """Say how far the run is."""
         self.whole.note(text, done=done)
 
+    @property
+    def room(self) -> int:
+        """As much as the whole has."""
+        return self.whole.room
+
     def say(self, text: str, **style: Any) -> None:
         """The run's own lines are in its report.html."""

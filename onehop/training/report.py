@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from onehop.base.files import append, atomic_file, atomic_write
 
 BARS = "▁▂▃▄▅▆▇█"
 MOST_TICKS = 12  # numbers beside an axis
+AROUND = 29  # columns of a moving line beside phase and note: ten of the bar, share, time left, gaps
 SILENCE = 5.0  # seconds after which a log that is no terminal gets a line
 
 
@@ -149,10 +151,23 @@ class Display:
         if not self.moving and time.monotonic() - self._last > SILENCE:
             self.say(text)
 
+    @property
+    def room(self) -> int:
+        """Columns that a note has beside its phase's name, bar, share and time left; in a log as many as it wants."""
+        return self.console.width - len(self._bar.tasks[-1].description) - AROUND if self.moving else sys.maxsize
+
     def say(self, text: str, **style: Any) -> None:
         """Print a line that stays."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True, **style)
         self._last = time.monotonic()
+
+
+def fitted(pieces: Sequence[tuple[int, str]], room: int) -> str:
+    """Pieces side by side, as many as `room` columns hold: the highest numbers are left out first, 0 never."""
+    kept = [(rank, piece) for rank, piece in pieces if piece]
+    while len(text := "  ".join(piece for _, piece in kept)) > room and (most := max(rank for rank, _ in kept)) > 0:
+        kept.remove(next(one for one in reversed(kept) if one[0] == most))
+    return text
 
 
 def draw_losses(rows: Sequence[dict[str, Any]], path: Path, *, best: float | None, best_label: str, title: str) -> None:

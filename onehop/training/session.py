@@ -25,7 +25,7 @@ from onehop.training.closing import closing_lines
 from onehop.training.events import Events
 from onehop.training.loss import places
 from onehop.training.picture import draw_across, draw_look, look_across, look_from
-from onehop.training.report import Display, draw_losses, sparkline
+from onehop.training.report import Display, draw_losses, fitted, sparkline
 from onehop.training.run_page import RunPage, data_lines
 from onehop.training.samples import drop_samples, sample, write_sample
 from onehop.training.setup import memory
@@ -175,15 +175,20 @@ class Session:
             log.write(self.trainer.metrics.rows[-1], wall_time=time.time())
 
     def _note(self, result: StepResult) -> str:
-        """How far it is, and how it looks."""
+        """How far it is, and how it looks; on a narrow terminal what matters most."""
         p, cfg, rate = self.trainer.progress, self.cfg, self.meter.rate
         left = human_time(p.seconds / p.step * (cfg.steps - p.step))
-        return (
-            f"step {result.step} of {cfg.steps}  loss {result.loss:.3f} {sparkline(self.losses)}  "
-            f"{human_count(rate)} tokens/s{self.speed.text(rate)}  lr {result.lr:.2g}"
-            f"{'' if self._held is None else f'  {human_bytes(self._held)}'}"
-            f"{'' if self.display.moving else f'  {left} left'}"  # a moving bar says so itself
-        )
+        pieces = [
+            (0, f"step {result.step} of {cfg.steps}"),
+            (0, f"loss {result.loss:.3f}"),
+            (2, sparkline(self.losses)),
+            (1, f"{human_count(rate)} tokens/s"),
+            (3, self.speed.text(rate).strip()),
+            (4, f"lr {result.lr:.2g}"),
+            (5, "" if self._held is None else human_bytes(self._held)),
+            (6, "" if self.display.moving else f"{left} left"),  # a moving bar says so itself
+        ]
+        return fitted(pieces, self.display.room)
 
     @contextmanager
     def _other_logs(self) -> Iterator[None]:

@@ -19,7 +19,7 @@ from onehop.base.errors import Diverged, OnehopError
 from onehop.training.events import Events, scalars
 from onehop.training.page import Page, Tile
 from onehop.training.page_pictures import GRID, INK, pictures, thinned
-from onehop.training.report import sparkline
+from onehop.training.report import Display, fitted, sparkline
 from onehop.training.run_page import RunPage
 from tests.training.small_runs import recipe
 
@@ -39,7 +39,7 @@ def test_the_live_line_tells_loss_rate_memory_and_time_left(tmp_path, monkeypatc
     onehop.train(recipe(tmp_path), console=console)
     line = next(line for line in console.file.getvalue().splitlines() if line.startswith("step 4 of 6  loss"))
     assert re.fullmatch(
-        r"step 4 of 6  loss \d\.\d{3} [▁▂▃▄▅▆▇█]{4}  \S+ tokens/s  \S+ [kMG]FLOP/s  lr \S+  \S+ [MG]B  \S+ \S+ left",
+        r"step 4 of 6  loss \d\.\d{3}  [▁▂▃▄▅▆▇█]{4}  \S+ tokens/s  \S+ [kMG]FLOP/s  lr \S+  \S+ [MG]B  \S+ \S+ left",
         line,
     )
 
@@ -261,3 +261,24 @@ def test_a_run_whose_evaluation_is_no_number_has_its_last_line(tmp_path, monkeyp
         onehop.train(recipe(tmp_path))
     rows = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3]
+
+
+def test_a_narrow_line_keeps_what_matters_most():
+    pieces = [(0, "step 1"), (0, "loss 2"), (2, "▁▂"), (1, "9 tokens/s"), (3, ""), (4, "lr 1")]
+    assert fitted(pieces, 99) == "step 1  loss 2  ▁▂  9 tokens/s  lr 1"
+    assert fitted(pieces, 30) == "step 1  loss 2  ▁▂  9 tokens/s"
+    assert fitted(pieces, 29) == "step 1  loss 2  9 tokens/s"
+    assert fitted(pieces, 3) == "step 1  loss 2"
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_a_line_on_a_terminal_shows_the_time_that_is_left_whole(width):
+    console = Console(file=io.StringIO(), width=width, force_terminal=True)
+    with Display(console) as display:
+        display.phase("training", total=600, done=1)
+        pieces = [(0, "step 1 of 600"), (0, "loss 2.345"), *((n, f"{n} things") for n in range(1, 20))]
+        display.note(fitted(pieces, display.room), done=300)
+    last = console.file.getvalue().rsplit("training", 1)[1]
+    assert "loss 2.345" in last
+    assert re.search(r"\d:\d\d:\d\d|-:--:--", last)
+    assert "…" not in last
