@@ -218,6 +218,8 @@ class Session:
         t, say, model = self.trainer, self.display.say, self.trainer.recipe.model
         for note in t.notes:
             say(f"since the checkpoint: {note}")
+        if t.restored is not None and t.progress.step < self.cfg.steps:
+            say(f"going on from step {t.progress.step} of {self.cfg.steps}")
         n = sum(p.numel() for p in t.model.parameters())
         left_out = f" ({t.data.n_skipped} hidden or binary files left out)" if t.data.n_skipped else ""
         say(f"text: {t.data.description}{left_out}; {t.loader.summary()}")

@@ -125,6 +125,7 @@ def test_ctrl_c_ends_the_run_after_the_step_and_saves_it(tmp_path, stop_at_4, mo
     monkeypatch.undo()
     console = told()
     resumed = onehop.train(recipe(tmp_path), resume=True, console=console)
+    assert "going on from step 4 of 6" in console.file.getvalue()
     assert not resumed.interrupted
     assert "trained 2 steps more, 6 in all, in " in console.file.getvalue()
     there = lines(tmp_path)
