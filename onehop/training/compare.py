@@ -19,6 +19,7 @@ from onehop.config.sweep import Entry
 from onehop.data.shards import Shards
 from onehop.training.budget import EQUALS, Evaluated, Facts, allotted, evaluated, look_at
 from onehop.training.checkpoints import Checkpoints
+from onehop.training.compare_plot import draw
 from onehop.training.compare_table import Line, Result, lines, run_folder, write_table
 from onehop.training.folder import nothing_left
 from onehop.training.hold import Hold
@@ -93,7 +94,9 @@ def compare(
             first = entries[0].recipe.train.seed
             found.seeds = list(range(first, first + seeds))
             _run(found, entries, display)
-    write_table(found.out, found.lines(), found.results, equal=equal, unit=found.terms.unit)
+    how = {"equal": equal, "unit": found.terms.unit}
+    write_table(found.out, found.lines(), **how)
+    draw(found.out, found.lines(), found.results, **how)
     return found
 
 

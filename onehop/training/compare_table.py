@@ -1,21 +1,16 @@
-"""What a comparison tells: one table and one plot."""
+"""What a comparison tells in numbers: one table."""
 
 import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from onehop.base.files import atomic_file, atomic_write
+from onehop.base.files import atomic_write
 from onehop.base.units import human_count, human_flops, human_time
 from onehop.training.paired import Difference, difference
-from onehop.training.report import in_words, read_metrics
 
 COLUMNS = ("recipe", "parameters", "steps", "tokens", "FLOPs", "time", "mean", "spread", "difference (95 %)", "verdict")
-AXES = {"tokens": "tokens", "flops": "FLOPs", "time": "seconds of training"}
 
 
 @dataclass(frozen=True)
@@ -135,8 +130,8 @@ def _mean(numbers: Sequence[float]) -> float | None:
     return statistics.fmean(numbers) if numbers else None
 
 
-def write_table(out: Path, found: Sequence[Line], results: Sequence[Result], *, equal: str, unit: str) -> None:
-    """comparison.md and comparison.png."""
+def write_table(out: Path, found: Sequence[Line], *, equal: str, unit: str) -> None:
+    """comparison.md."""
     rows = [COLUMNS, tuple("---" for _ in COLUMNS), *(line.cells() for line in found)]
     text = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
     seeds = max((len(line.scores) for line in found), default=0)
@@ -146,48 +141,3 @@ def write_table(out: Path, found: Sequence[Line], results: Sequence[Result], *, 
         "itself."
     )
     atomic_write(out / "comparison.md", f"{about}\n\n{text}\n")
-    _draw(out, found, results, equal=equal, unit=unit)
-
-
-def _draw(out: Path, found: Sequence[Line], results: Sequence[Result], *, equal: str, unit: str) -> None:
-    """Left the curves, a line for each recipe and a band from the best to the worst seed; right the last scores."""
-    import matplotlib.figure
-
-    figure = matplotlib.figure.Figure(figsize=(11, 4.5), dpi=120, layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    for i, line in enumerate(found):
-        color = f"C{i % 10}"
-        curves = [_curve(out, result, equal) for result in results if result.name == line.name]
-        _draw_curves(left, [curve for curve in curves if len(curve)], line.name, color)
-        right.plot([i] * len(line.scores), list(line.scores.values()), "o", color=color, alpha=0.5, markersize=4)
-        if line.mean is not None:
-            right.plot([i - 0.25, i + 0.25], [line.mean] * 2, color=color)
-    left.set(xlabel=AXES[equal], ylabel=f"validation loss ({unit})")
-    right.set(ylabel=f"last validation loss ({unit})")
-    right.set_xticks(range(len(found)), [in_words(line.name) for line in found], rotation=30, ha="right", fontsize=8)
-    if left.lines:
-        left.legend(fontsize=8)
-    for axes in (left, right):
-        axes.grid(alpha=0.25)
-    with atomic_file(out / "comparison.png") as temporary:
-        figure.savefig(temporary, format="png")
-
-
-def _draw_curves(axes: Any, curves: Sequence[np.ndarray], name: str, color: str) -> None:
-    """The mean over seeds, at the places that all of them were evaluated at."""
-    if not curves:
-        return
-    n = min(map(len, curves))
-    table = np.stack([curve[:n] for curve in curves])  # (seeds, n, 2)
-    x = table[..., 0].mean(axis=0)
-    axes.plot(x, table[..., 1].mean(axis=0), color=color, marker="o", markersize=2, linewidth=1, label=in_words(name))
-    axes.fill_between(x, table[..., 1].min(axis=0), table[..., 1].max(axis=0), color=color, alpha=0.2, linewidth=0)
-
-
-def _curve(out: Path, result: Result, equal: str) -> np.ndarray:
-    """(n, 2): what was spent, and the validation loss; steps of one run cost the same."""
-    rows = [row for row in read_metrics(out / result.folder / "metrics.jsonl") if row.get("val_loss") is not None]
-    whole = {"tokens": result.tokens, "flops": result.flops or 0.0, "time": result.seconds}[equal]
-    spent = [row["tokens"] / max(result.tokens, 1) * whole for row in rows]
-    scale = result.score / result.val_loss if result.score and result.val_loss else 1.0
-    return np.array([(x, row["val_loss"] * scale) for x, row in zip(spent, rows, strict=True)]).reshape(-1, 2)

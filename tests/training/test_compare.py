@@ -16,6 +16,7 @@ from onehop.cost.planned import Plan
 from onehop.training import compare as compare_file
 from onehop.training.budget import look_at, steps_for
 from onehop.training.compare import compare
+from onehop.training.compare_plot import by_budget, short_names
 from onehop.training.schedule import parts, parts_before
 from tests.training.small_runs import recipe
 from tests.training.test_tasks import recipe as pairs_recipe
@@ -247,6 +248,33 @@ def test_another_comparison_in_the_folder_is_named(tmp_path, entry):
     (out / "comparison.json").write_text("{")
     with pytest.raises(DataError, match="is damaged"):
         compare([entry()], out=out, seeds=1, resume=True)
+
+
+def test_names_are_short_where_keys_say_nothing_new():
+    names = [f"model.d_model={d},model.ffn.d_ff={2 * d},train.lr={lr},a.lr=1" for d in (16, 32) for lr in (1, 2)]
+    assert short_names(names) == ["d_model=16 lr=1", "d_model=16 lr=2", "d_model=32 lr=1", "d_model=32 lr=2"]
+    assert short_names(["a.lr=1,b.lr=1", "a.lr=2,b.lr=1", "a.lr=1,b.lr=2"]) == [
+        "a.lr=1 b.lr=1", "a.lr=2 b.lr=1", "a.lr=1 b.lr=2",
+    ]  # fmt: skip
+    assert short_names(["data.files=a,b", "data.files=c"]) == ["files=a,b", "files=c"]
+    for whole in (["a", "b=1"], ["train.lr=1"], ["a.lr=1", "a.lr=1,b=2"]):
+        assert short_names(whole) == whole
+
+
+def test_sizes_at_each_budget_are_put_side_by_side(tmp_path, entry):
+    wide = {"d_model": 8, "ffn": {"kind": "gated", "d_ff": 12}}
+    entries = []
+    for steps in (2, 4):
+        for name, model in (("model.d_model=16", {}), ("model.d_model=8", wide)):
+            made = entry(f"{name},train.steps={steps}", model=model, steps=steps)
+            entries.append(Entry(made.name, made.recipe, share=str(steps)))
+    found = compare(entries, out=tmp_path / "both", seeds=1, equal="flops").lines()
+    curves = by_budget(found)
+    assert [[line.name for line in lines] for lines in curves] == [
+        [f"model.d_model={d},train.steps={steps}" for d in (8, 16)] for steps in (2, 4)
+    ]
+    assert by_budget(found[:2]) == by_budget([found[0], found[2]]) == []
+    assert (tmp_path / "both" / "comparison.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_scaling_law_is_fitted_from_what_a_sweep_leaves(tmp_path, entry, capsys):
