@@ -3,10 +3,8 @@
 from typing import Any
 
 from onehop.base.units import human_bytes, human_count
-from onehop.config.model import ModelConfig
 from onehop.config.recipe import TrainConfig
 from onehop.cost.devices import Device
-from onehop.cost.planned import Asked, Plan
 
 
 def wishes(train: TrainConfig, context: int | None, *, packed: bool = False) -> dict[str, Any]:
@@ -22,18 +20,20 @@ def wishes(train: TrainConfig, context: int | None, *, packed: bool = False) -> 
 
 
 def account(
-    config: ModelConfig,
-    asked: Asked,
+    planned: float,
     *,
+    words: str,
     live: float | None,
     resident: float | None,
     tokens_per_s: float,
+    expected: float | None,
     device: Device | None,
-    on_cpu: bool,
 ) -> str:
-    """One line: bytes of tensors at the peak, planned and `live`; `resident` memory; tokens/s, and those planned."""
-    planned = Plan(config).training_memory(asked, on_cpu=on_cpu).live
-    memory = f"memory at the peak: {human_bytes(planned)} of tensors planned"
+    """One line: bytes of tensors at the peak, planned (and in words) and `live`; `resident` memory; tokens/s.
+
+    expected: the tokens/s that were planned. device: a CPU that tells what a process holds beside its tensors.
+    """
+    memory = f"memory at the peak: {words} of tensors planned"
     if live is not None:
         memory += f", {human_bytes(live)} tracked ({planned / live - 1:+.1%})"
     if resident is not None:
@@ -42,7 +42,6 @@ def account(
             held = device.resident["training"].of(planned, planned)
             memory += f" and {human_bytes(held)} planned ({held / resident - 1:+.0%})"
     speed = f"{human_count(tokens_per_s)} tokens/s"
-    if device is not None and device.flops:
-        expected = Plan(config).times(device, asked)["training"].tokens_per_s
+    if expected is not None:
         speed += f", {human_count(expected)} planned ({expected / tokens_per_s - 1:+.0%})"
     return f"{memory}; {speed}"

@@ -68,6 +68,7 @@ class LiveRows:
     this one is read.
     """
 
+    packs = True  # as far as is known before
     filled = 1.0  # but for the last row of a window, or what best fit leaves: not known before
 
     def __init__(self, live: Live, *, length: int, packing: str, seed: int):

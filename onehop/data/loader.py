@@ -77,6 +77,11 @@ class Loader:
         """Rows of an epoch of one text; of a mixture and of streamed text none is known."""
         return self.rows.n_rows if isinstance(self.rows, ShardRows) else None
 
+    @property
+    def packs(self) -> bool:
+        """Whether some row may hold several documents."""
+        return self.rows.packs
+
     def batches(self, start: int = 0) -> Iterator[Batch]:
         """Batch number `start` and all that follow; no batch before it is made."""
         number = start

@@ -13,7 +13,7 @@ from onehop.base.errors import ConfigError
 from onehop.data.draws import shuffled, uniform
 from onehop.data.loader import Batch, Loader
 from onehop.data.pack import NO_TARGET
-from onehop.data.pairs import Borders, batch_of
+from onehop.data.pairs import Borders, Width, batch_of
 from onehop.data.shards import Shards
 from onehop.text.tokenizer import Tokenizer
 
@@ -114,6 +114,14 @@ def span_rows(
         return batch_of(sources, said, borders, most=most)
 
     return make
+
+
+def span_widths(pieces: Pieces, rate: float, mean_span: float, *, most: int) -> tuple[Width, Width]:
+    """How wide the sources and the targets of these pieces may become."""
+    sizes = np.unique(pieces.size)
+    n_out, n_spans = np.array([span_counts(int(size), rate, mean_span) for size in sizes]).T
+    # Beside what is kept, a mark for each span; beside these, each behind its mark, a last mark and the end.
+    return Width.of(sizes - n_out + n_spans, most), Width.of(n_out + n_spans + 2, most)
 
 
 @dataclass(frozen=True)

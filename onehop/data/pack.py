@@ -40,6 +40,11 @@ class WholeRows:
     def n_rows(self) -> int:
         return len(self.first) - 1
 
+    @property
+    def packs(self) -> bool:
+        """Whether some row holds several documents."""
+        return bool((np.diff(self.first) > 1).any())
+
     def segments(self, rows: np.ndarray) -> Segments:
         """The segments of the rows with these numbers (B,)."""
         counts = self.first[rows + 1] - self.first[rows]

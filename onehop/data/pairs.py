@@ -68,6 +68,29 @@ def fitting(examples: Examples, length: int) -> np.ndarray:
     return np.flatnonzero((np.diff(examples.starts) <= length) & (np.diff(examples.source_starts) <= length))
 
 
+@dataclass(frozen=True)
+class Width:
+    """How wide one side of a batch may become, whether with padding, and whether every row is as long."""
+
+    most: int
+    padded: bool
+    even: bool
+
+    @classmethod
+    def of(cls, sizes: np.ndarray, most: int) -> "Width":
+        """Rows of these `sizes` (n,), padded to at most `most` tokens."""
+        shortest, longest = int(sizes.min()), int(sizes.max())
+        width = _width(longest, most)
+        return cls(width, shortest < width, shortest == longest)
+
+
+def widths_of(examples: Examples, numbers: np.ndarray, most: int) -> tuple[Width, Width]:
+    """How wide the sources and the targets of the examples with these numbers (n,) may become."""
+    sides = (examples.source_starts, examples.starts)
+    source, target = (Width.of(np.diff(starts)[numbers], most) for starts in sides)
+    return source, target
+
+
 def batch_of(sources: Sequence[np.ndarray], said: Sequence[np.ndarray], borders: Borders, *, most: int) -> Batch:
     """Rows of unequal length as a batch: the decoder reads its start and what it said, one place to the right.
 
@@ -92,13 +115,16 @@ def batch_of(sources: Sequence[np.ndarray], said: Sequence[np.ndarray], borders:
 
 def _padded(rows: Sequence[np.ndarray], filler: int, most: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows as (B, T), T a multiple of STEP where that is no more than `most`, and positions in them, -1 on padding."""
-    longest = max(map(len, rows))
-    width = max(longest, min(-(-longest // STEP) * STEP, most))
+    width = _width(max(map(len, rows)), most)
     values = np.full((len(rows), width), filler, dtype=np.int64)
     at = np.full((len(rows), width), -1, dtype=np.int64)
     for b, row in enumerate(rows):
         values[b, : len(row)], at[b, : len(row)] = row, np.arange(len(row))
     return torch.from_numpy(values), torch.from_numpy(at)
+
+
+def _width(longest: int, most: int) -> int:
+    return max(longest, min(-(-longest // STEP) * STEP, most))
 
 
 def _cut(flat: np.ndarray, starts: np.ndarray, row: int) -> np.ndarray:

@@ -17,10 +17,13 @@ Columns = dict[str, np.ndarray]  # tokens, targets, doc, at: each (n, length)
 
 
 class Readable(Protocol):
-    """Rows 0, 1, 2, …; filled: the share of their places that holds tokens."""
+    """Rows 0, 1, 2, …; filled: the share of their places that holds tokens; packs: some may hold several documents."""
 
     @property
     def filled(self) -> float: ...
+
+    @property
+    def packs(self) -> bool: ...
 
     def take(self, numbers: np.ndarray) -> Columns:
         """The rows with these numbers (n,), which rise."""
@@ -72,6 +75,10 @@ class ShardRows:
     def filled(self) -> float:
         return self.n_used / (self.n_rows * self.length)
 
+    @property
+    def packs(self) -> bool:
+        return self.shards.n_documents > 1 if self.whole is None else self.whole.packs
+
     def take(self, numbers: np.ndarray) -> Columns:
         """The rows with these numbers (n,), which rise."""
         epochs = numbers // self.n_rows
@@ -110,6 +117,7 @@ class RowsOnce:
             self._table = StreamRows(length, shards.starts, -(-(shards.n_tokens - 1) // length))
         self.n_rows = self._table.n_rows
         self.filled = shards.n_tokens / (self.n_rows * length)
+        self.packs = shards.n_documents > 1 if isinstance(self._table, StreamRows) else self._table.packs
         self._order = shuffled(self.n_rows, 0)
 
     def take(self, numbers: np.ndarray) -> Columns:
@@ -126,6 +134,7 @@ class MixedRows:
         filled = np.array([part.filled for part in parts])
         by_row = np.array(shares) / filled
         self.filled = float((filled * by_row).sum() / by_row.sum())
+        self.packs = any(part.packs for part in parts)
         self._turns = Turns(by_row, seed=seed)
 
     def take(self, numbers: np.ndarray) -> Columns:

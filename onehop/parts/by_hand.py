@@ -1,8 +1,12 @@
 """Whether a gradient written by hand (`torch.autograd.Function`) serves, or the one that PyTorch derives has to."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
+
+# Types of tensors that are that and no more, as those without numbers are on which a step is rehearsed.
+ORDINARY = frozenset({Tensor, nn.Parameter, FakeTensor})
 
 
 def by_hand(*tensors: Tensor | None) -> bool:

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+
+from onehop.parts.by_hand import ORDINARY
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x, W, b -> x · Wᵀ + b
 
@@ -21,8 +23,8 @@ def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             graphed: Tensor = in_graphs(x, weight, bias)
             return graphed
         return F.linear(x, weight, bias)
-    plain = type(x) is Tensor and type(weight) in (Tensor, nn.Parameter)
-    if not plain or not _fits(x, weight) or torch._C._are_functorch_transforms_active():
+    ordinary = type(x) in ORDINARY and type(weight) in ORDINARY
+    if not ordinary or not _fits(x, weight) or torch._C._are_functorch_transforms_active():
         return F.linear(x, weight, bias)
     y: Tensor = _OneDNN.apply(x, weight, bias)
     return y

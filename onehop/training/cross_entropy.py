@@ -13,7 +13,7 @@ from torch import Tensor
 
 from onehop.cost.memory import SOFTMAX_IS_KEPT
 from onehop.data.pack import NO_TARGET
-from onehop.parts.by_hand import by_hand
+from onehop.parts.by_hand import ORDINARY, by_hand
 from onehop.parts.score_plain import wide
 
 SMALL = 1e-30  # a weight above it has all digits in float32
@@ -28,7 +28,7 @@ class Surprise(NamedTuple):
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, z: bool = False) -> Surprise:
     """Logits (N, V) and targets (N,), -100 where there is none -> Surprise, in float32 for 16-bit logits."""
-    if logits.is_cpu and type(logits) is Tensor and logits.size(-1) >= SOFTMAX_IS_KEPT and by_hand(logits):
+    if logits.is_cpu and type(logits) in ORDINARY and logits.size(-1) >= SOFTMAX_IS_KEPT and by_hand(logits):
         nats, squares, _, _ = _ByHand.apply(logits, targets, z)
         return Surprise(nats, squares)
     return definition(logits, targets, z=z)

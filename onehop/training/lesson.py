@@ -17,7 +17,7 @@ from onehop.config.recipe import Recipe
 from onehop.data.example_rows import Make, RowLoader, evaluation_rows
 from onehop.data.examples import Example, Examples, write_examples
 from onehop.data.loader import Batch, Loader, evaluation_batches
-from onehop.data.pairs import Borders
+from onehop.data.pairs import Borders, Width
 from onehop.data.prepare import TRAINED, Prepared, prepare
 from onehop.data.records import digest, record_files
 from onehop.data.report import Report
@@ -48,6 +48,7 @@ class Lesson:
     report: of the data, as JSON has it.
     prompt: `train.sample` as the token ids that a sample goes on from (None: the model cannot go on with a text).
     borders: for encoder-decoders, the token that an answer begins with and the one that ends it.
+    packs: whether a row may hold several documents. widths: of an encoder-decoder's sources and targets.
     """
 
     data: Prepared
@@ -56,6 +57,8 @@ class Lesson:
     evaluation: Callable[[], Iterator[Batch]]
     prompt: Callable[[str], Sequence[int]] | None
     borders: Borders | None = None
+    packs: bool = False
+    widths: tuple[Width, Width] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,9 +30,10 @@ from onehop.data.masking import (
     sentinels,
     span_counts,
     span_rows,
+    span_widths,
 )
 from onehop.data.pack import pack_whole
-from onehop.data.pairs import fitting, pair_example, pair_rows, texts_of
+from onehop.data.pairs import fitting, pair_example, pair_rows, texts_of, widths_of
 from onehop.data.prepare import Prepared
 from onehop.data.records import TSV, read_records, record_files
 from onehop.data.report import data_report
@@ -55,7 +56,7 @@ def make_lesson(
 def _next(making: Making) -> Lesson:
     data = making.plain()
     loader, evaluation = making.packed(data)
-    return Lesson(data, loader, data_report(data, loader), evaluation, data.tokenizer.encode)
+    return Lesson(data, loader, data_report(data, loader), evaluation, data.tokenizer.encode, packs=loader.packs)
 
 
 def _masked(making: Making) -> Lesson:
@@ -76,7 +77,7 @@ def _masked(making: Making) -> Lesson:
         for number, batch in enumerate(evaluation(), start=1):
             yield cover(batch, EVALUATED - number)
 
-    return Lesson(data, CoveredLoader(loader, cover), data_report(data, loader), covered, None)
+    return Lesson(data, CoveredLoader(loader, cover), data_report(data, loader), covered, None, packs=loader.packs)
 
 
 def _spans(making: Making) -> Lesson:
@@ -101,16 +102,18 @@ def _spans(making: Making) -> Lesson:
             f"task=spans needs {needed} marks, and this tokenizer has {len(marks)}. Shorten train.context."
         )
     rates: dict[str, Any] = {"rate": task.rate, "mean_span": task.mean_span, "marks": marks, "borders": borders}
-    sides = []
+    sides, widths = [], []
     for shards in (data.train, data.validation):
         assert isinstance(shards, Shards), "one text, of which all is encoded"
         pieces = Pieces.of(shards, length)
         make = span_rows(shards, pieces, **rates, seed=making.recipe.train.seed, most=length)
         sides.append((make, np.arange(len(pieces.start))))
+        widths.append(span_widths(pieces, task.rate, task.mean_span, most=length))
     about = f"{human_count(len(sides[0][1]))} pieces of at most {length} tokens, {task.rate:.0%} of each cut out"
     evaluation = making.evaluation(*sides[1])
     prompt = _source(data.tokenizer, evaluation)
-    return Lesson(data, making.loader(*sides[0], about=about), {"rows": about}, evaluation, prompt, borders)
+    loader = making.loader(*sides[0], about=about)
+    return Lesson(data, loader, {"rows": about}, evaluation, prompt, borders, widths=widths[0])
 
 
 def _chat(making: Making) -> Lesson:
@@ -143,7 +146,8 @@ def _chat(making: Making) -> Lesson:
             return encode_chat(tokenizer, [{"role": "user", "content": text}])
         return [int(i) for i in held.tokens[: int(np.argmax(held.learned))]]
 
-    return Lesson(data, making.loader(*sides[0], about=about), {"rows": about}, making.evaluation(*sides[1]), asked)
+    loader, evaluation = making.loader(*sides[0], about=about), making.evaluation(*sides[1])
+    return Lesson(data, loader, {"rows": about}, evaluation, asked, packs=tables[0].packs)
 
 
 def _pairs(making: Making) -> Lesson:
@@ -166,7 +170,8 @@ def _pairs(making: Making) -> Lesson:
     about = f"{human_count(n)} pairs" + (f", {longer} longer than {making.length} tokens left out" if longer else "")
     evaluation = making.evaluation(*sides[1])
     loader, source = making.loader(*sides[0], about=about), _source(ready, evaluation)
-    return Lesson(data, loader, {"rows": about}, evaluation, source, borders)
+    widths = widths_of(both(data)[0], sides[0][1], most)
+    return Lesson(data, loader, {"rows": about}, evaluation, source, borders, widths=widths)
 
 
 def _source(tokenizer: Tokenizer, evaluation: Callable[[], Iterator[Batch]]) -> Callable[[str], Sequence[int]]:

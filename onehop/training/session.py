@@ -23,7 +23,7 @@ from onehop.model.transformer import Transformer
 from onehop.training.begin import share
 from onehop.training.closing import closing_lines
 from onehop.training.events import Events
-from onehop.training.loss import places
+from onehop.training.forecast import Forecast, forecast, told
 from onehop.training.picture import draw_across, draw_look, look_across, look_from
 from onehop.training.report import Display, draw_losses, fitted, sparkline
 from onehop.training.run_page import RunPage, data_lines
@@ -32,7 +32,6 @@ from onehop.training.setup import memory
 from onehop.training.speed import Speed, measure_peak
 from onehop.training.step import StepResult
 from onehop.training.took import Meter, Took
-from onehop.training.tracked import planned_line, planned_peak
 from onehop.training.trainer import Trainer
 from onehop.training.understanding import Understanding, ask, ask_pairs
 from onehop.training.wandb_log import Wandb
@@ -84,6 +83,7 @@ class Session:
         self.speed = Speed(None, None)
         self.took, self.meter = Took(trainer), Meter(trainer)
         self.page = RunPage(trainer, self.took, best=self.best_possible)
+        self.forecast: Forecast | None = None
         self._held = memory(trainer.device)  # asked with the rate: at each step it would cost what a small layer does
 
     def run(self) -> Run:
@@ -231,8 +231,10 @@ class Session:
         )
         if t.recipe.tune.lora is not None or t.recipe.tune.freeze:
             say(share(t.model))
-        if t.progress.step < self.cfg.steps and (peak := self._planned_peak()) is not None:
-            say(peak)
+        self.display.note("planning the memory")
+        self.forecast = forecast(t)
+        if t.progress.step < self.cfg.steps and self.forecast is not None:
+            say(self.forecast.line)
         self._say_remarks()
         if any(block.attention.sees == "prefix" for block in t.recipe.model.layers()):
             say("attention.sees=prefix: plain text has no prefixes, so this run trains as if it said causal")
@@ -291,8 +293,9 @@ class Session:
                 across = look_across(t.model, t.tokenizer, asked[0], **more)
                 draw_across(*across, t.out / f"{self.corpus.name}_attention.png")
         numbers: dict[str, Any] = {"val_loss": self.val_loss, "best_possible": self.best_possible}
-        if (planned := self._planned()) is not None:
-            numbers |= {"speed": self.speed.numbers(self.took.tokens_per_s or 0.0), "planned": planned}
+        if (rate := self.took.tokens_per_s) is not None:
+            numbers["speed"] = self.speed.numbers(rate)
+            numbers |= {} if self.forecast is None else {"planned": told(self.forecast, t, tokens_per_s=rate)}
         t.add_to_report(understanding={kind: u.accuracy for kind, u in found.items()}, **numbers)
         return found
 
@@ -306,19 +309,6 @@ class Session:
                 f"context of {room} tokens"
             )
         return kept
-
-    def _planned_peak(self) -> str | None:
-        """What the steps to come are planned to hold, by rows like those of the next one."""
-        t = self.trainer
-        packed = places(t.model, t.placed(t.loader.batch(t.progress.batches))) is not None
-        return planned_peak(t.recipe, precision=t.precision, packed=packed, on_cpu=t.device.type == "cpu")
-
-    def _planned(self) -> str | None:
-        """What the run was planned to take, beside what it took; nothing before a step was taken."""
-        t, rate = self.trainer, self.took.tokens_per_s
-        if rate is None:
-            return None
-        return planned_line(t.recipe, t.tracked, precision=t.precision, tokens_per_s=rate)
 
     def _conclude(self, understanding: dict[str, Understanding], interrupted: bool) -> None:
         t, say = self.trainer, self.display.say

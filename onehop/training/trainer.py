@@ -34,7 +34,6 @@ from onehop.training.events import check_logs
 from onehop.training.folder import RECIPE, SKIPPED, check_out, clear, nothing_left, step_of
 from onehop.training.hold import Hold
 from onehop.training.lessons import make_lesson
-from onehop.training.loss import places
 from onehop.training.optimizer import make_optimizer
 from onehop.training.randomness import Generators, has_own_parts
 from onehop.training.report import Metrics, keep_until
@@ -43,7 +42,7 @@ from onehop.training.schedule import parts
 from onehop.training.setup import loss_scaler, pick_device, pick_precision, pick_product, repeating
 from onehop.training.state import Progress, frozen_digest
 from onehop.training.step import StepResult, training_step
-from onehop.training.tracked import Tracked
+from onehop.training.tracked import Tracked, size_of
 from onehop.training.width import start_narrow
 from onehop.weights.native import PROVENANCE, write_json
 
@@ -175,8 +174,7 @@ class Trainer:
             options["loss_of"] = self.loss_of
             with self._inside():
                 step = partial(training_step, self.model, self.optimizer, micro, **options)
-                packed = any(places(self.model, batch) is not None for batch in micro)
-                result = self.tracked.step(step, packed=packed, as_written=not self.compiled)
+                result = self.tracked.step(step, size=size_of(self.model, micro), as_written=not self.compiled)
             self.progress = replace(
                 p,
                 step=result.step,
