@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from onehop.base.errors import RequestError
+from onehop.base.errors import ConfigError, RequestError
 
 UNBROKEN = 10_000  # characters: how wide a pipe or a file is taken to be, whose lines `grep` reads one by one
 
@@ -59,6 +59,12 @@ def place_of(model: str) -> Path:
     if place.is_file() and place != Path(model):
         typer.echo(f"(taking {place.name})", err=True)
     return place
+
+
+def check_png(out: Path | None) -> None:
+    """Raises ConfigError for an --out whose name is not a PNG's: the plots are."""
+    if out is not None and out.suffix != ".png":
+        raise ConfigError(f"--out {out}: the plot is a PNG. Give a name that ends in .png.")
 
 
 def standard_input() -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from onehop.base.errors import ConfigError, OnehopError
 from onehop.base.units import human_bytes, human_count, human_flops
 from onehop.cli import plan_options as o
-from onehop.cli.common import Json, beside, machines, new_app, people
+from onehop.cli.common import Json, beside, check_png, machines, new_app, people
 from onehop.cli.options import Parts
 from onehop.cli.plan_budget import budget_flops, points_of
 from onehop.cli.plan_modes import mode
@@ -296,8 +296,7 @@ def _sweep(text: str, question: Question, out: Path, json: bool) -> int:
         raise ConfigError(f"--sweep {text!r}: write key=value,value,… for example model.attention.n_kv_heads=1,2,4,8")
     if key.replace("-", "_") in question.given or key in [word.partition("=")[0].strip() for word in question.keys]:
         raise ConfigError(f"--sweep {key} takes its values in turn, and one is given for it beside. Leave that out.")
-    if out.suffix != ".png":
-        raise ConfigError(f"--out {out}: the plot is a PNG. Give a name that ends in .png.")
+    check_png(out)
     words = [value.strip() for value in values.split(",")]
     rows = [_at(key, value, question) for value in words]
     try:

@@ -7,7 +7,7 @@ import typer
 
 from onehop.base.units import human_bytes
 from onehop.cli import options as o
-from onehop.cli.common import Json, beside, machines, new_app, people, place_of
+from onehop.cli.common import Json, beside, check_png, machines, new_app, people, place_of
 from onehop.lm import load
 from onehop.lm.positions import positions
 from onehop.lm.positions_picture import draw
@@ -30,6 +30,7 @@ def verify(
     json: Json = False,
 ) -> int:
     """Check here, on this checkpoint, that all is whole and every path equals the definition; exit code 1 if not."""
+    check_png(out)
     console = people(json)
     lm = load(place_of(model), dtype=dtype, device=device, parts=parts or [], report=beside(json))
     expected, where = cost(lm, length=length, compile=compile), positions(lm)
@@ -43,12 +44,9 @@ def verify(
         console.print(f"      drawn into {out}", markup=False)
     console.print(HEAD, markup=False, soft_wrap=True)
     checks = run_checks(
-        lm,
-        seed=seed,
-        length=length,
-        compile=compile,
+        lm, seed=seed, length=length, compile=compile,
         report=lambda check: console.print(_line(check), markup=False, soft_wrap=True),
-    )
+    )  # fmt: skip
     failed = [check for check in checks if check.passed is False]
     if json:
         found = {"expected": vars(expected), "positions": vars(where) | {"curves": [vars(c) for c in where.curves]}}

@@ -63,7 +63,7 @@ class Probe:
         self.lm, self.model = lm, lm.model
         weight = self.model.embed.tokens.weight
         self.device, self.dtype = weight.device, weight.dtype
-        self.length = min(length or self._beyond_windows(), *self._longest())
+        self.length = self._taken(length)
         generator = torch.Generator().manual_seed(seed)
         shape = (3, self.length)
         self.tokens = torch.randint(lm.limits.n_ids, shape, generator=generator).to(self.device)  # (3, T)
@@ -151,6 +151,17 @@ class Probe:
     def _causal(self) -> bool:
         """Whether a text's beginning is the same whatever follows it."""
         return all(block.attention.sees == "causal" for block in self.model.config.blocks)
+
+    def _taken(self, length: int | None) -> int:
+        """The length of the longest text; one that is asked for and cannot be is refused."""
+        longest = min(self._longest())
+        if length is None:
+            return min(self._beyond_windows(), longest)
+        if length > longest:
+            whole = longest == self.model.config.max_len
+            why = "the model's longest text" if whole else "beyond which a text's first angles change as it grows"
+            raise RequestError(f"length={length} is more than {longest}, {why}. Give {longest} or less.")
+        return length
 
     def _beyond_windows(self) -> int:
         """So many tokens that a few lie beyond the widest window, where that is not too many."""

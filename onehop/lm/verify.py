@@ -56,9 +56,9 @@ def verify(
 ) -> list[Check]:
     """Every check that applies to this model, on random tokens drawn from `seed`; `report` hears each as it is done.
 
-    length: tokens of the longest text; None: 48, or a few more than the widest window where that is at most 1024.
-    compile: torch.compile too, where there is a compiler; it takes up to a minute. What differs by more than rounding
-    explains is not passed; so is a check that ends in an error.
+    length: tokens of the longest text, no more than the model's own; None: 48, or a few more than the widest window
+    where that is at most 1024. compile: torch.compile too, where there is a compiler; it takes up to a minute. What
+    differs by more than rounding explains is not passed; so is a check that ends in an error.
     """
     found = []
     with torch.no_grad():

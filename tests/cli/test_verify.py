@@ -58,3 +58,18 @@ def test_damaged_weights_are_refused_before_anything_is_compared(folder, capsys)
 def test_a_length_that_is_none_is_refused(folder, capsys):
     assert main(["verify", str(folder), "--length", "0"]) == 2
     assert "length=0 must be a number of tokens, 1 or more" in capsys.readouterr().err
+
+
+def test_a_length_beyond_the_models_longest_text_is_refused(folder, capsys):
+    assert main(["verify", str(folder), "--length", "65"]) == 2
+    told = capsys.readouterr()
+    assert told.err.endswith("length=65 is more than 64, the model's longest text. Give 64 or less.\n")
+    assert told.out == ""
+
+
+def test_a_picture_is_a_png_or_refused_before_the_model_is_read(tmp_path, capsys):
+    assert main(["verify", str(tmp_path / "nowhere"), "--out", str(tmp_path / "foo.txt")]) == 2
+    assert capsys.readouterr().err == (
+        f"onehop: --out {tmp_path}/foo.txt: the plot is a PNG. Give a name that ends in .png.\n"
+    )
+    assert list(tmp_path.iterdir()) == []

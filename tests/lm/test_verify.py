@@ -8,6 +8,7 @@ import onehop.parts.linear
 import onehop.parts.sight
 from onehop.base.errors import RequestError
 from onehop.lm import LanguageModel
+from onehop.lm.probe import Probe
 from onehop.lm.verify import verify
 from tests.small_models import CONFIGS, DYNAMIC, decoder, encoder_decoder, small_model
 
@@ -37,6 +38,21 @@ def test_other_precisions_pass_with_their_own_tolerance(dtype, most):
     # length.
     assert all(1 < check.tolerance < most for check in own)
     assert all("the definition itself loses there" in check.reason for check in own)
+
+
+@pytest.mark.parametrize(
+    ("name", "longest", "why"),
+    [
+        ("rope", 64, "the model's longest text"),
+        ("dynamic", 8, "beyond which a text's first angles change as it grows"),
+    ],
+)
+def test_a_text_that_cannot_be_compared_as_a_whole_is_refused_with_the_longest(name, longest, why):
+    lm = LanguageModel(small_model(EVERY[name], dtype=torch.float32))
+    with pytest.raises(RequestError) as told:
+        verify(lm, length=longest + 1)
+    assert str(told.value) == f"length={longest + 1} is more than {longest}, {why}. Give {longest} or less."
+    assert Probe(lm, length=longest).length == longest
 
 
 def failing(lm):
