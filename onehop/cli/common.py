@@ -17,7 +17,7 @@ from onehop.base.errors import ConfigError, RequestError
 
 UNBROKEN = 10_000  # characters: how wide a pipe or a file is taken to be, whose lines `grep` reads one by one
 
-Json = Annotated[bool, typer.Option("--json", help="print one JSON object instead of text")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON, in one line, instead of text")]
 
 
 def new_app() -> typer.Typer:

@@ -167,6 +167,16 @@ def test_a_refusal_is_an_object_where_a_machine_reads(capsys):
     assert json.loads(out)["error"] in err
 
 
+def test_a_machine_reads_one_line_with_a_list_of_all_answers(capsys):
+    """What the help of --json says: JSON, in one line; for several prompts that is no object."""
+    words = ["generate", "fables-tiny", "A fox", "A hen", "--max-new-tokens", "3", "--json"]
+    code, out, _ = said(words, capsys)
+    assert (code, out.count("\n")) == (0, 1)
+    assert [answer["prompt"] for answer in json.loads(out)] == ["A fox", "A hen"]
+    code, out, _ = said(["generate", "--help"], capsys)
+    assert "print JSON, in one line, instead of text" in " ".join(out.replace("│", " ").split())
+
+
 def test_list_names_what_ships(capsys):
     code, out, _ = said(["list", "--json"], capsys)
     found = json.loads(out)
