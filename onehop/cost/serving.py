@@ -190,7 +190,8 @@ def _attention(d: int, a: AttentionConfig, size: float) -> float:
         turning, width = turning_width(a), max(a.d_head, a.d_value)
         down = (a.d_latent_q or 0) + a.d_latent + turning
         made = a.n_kv_heads * (a.d_head - turning + a.d_value)
-        alike = 0 if a.d_value == a.d_head else width * (a.n_heads + 2 * a.n_kv_heads)
+        narrower = (a.n_heads + a.n_kv_heads) * (a.d_head < width) + a.n_kv_heads * (a.d_value < width)
+        alike = width * narrower  # filled up with zeros
         return down + a.d_latent + 2 * q + made + kv + alike + a.n_heads * width
     turned = 3 if size >= WIDE else 8  # copies while dims are turned, in float32
     if isinstance(a.position, RopeConfig):

@@ -120,4 +120,4 @@ def _by_group(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
 
 
 def _widened(x: Tensor, width: int) -> Tensor:
-    return F.pad(x, (0, width - x.size(-1)))
+    return x if x.size(-1) == width else F.pad(x, (0, width - x.size(-1)))
