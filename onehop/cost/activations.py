@@ -18,10 +18,12 @@ from onehop.cost.own import own_count
 from onehop.cost.weights import Weight, by_product, turning_width
 
 WIDE, INDEX = 4, 8  # bytes of a float32 number, of an int64 one
-NARROW = 64  # heads below this width are computed in float32 under autocast on a CPU (`parts/score_half.py`)
+# Under autocast on a CPU heads below this width are computed in float32, and the gradient of others for so many queries
+# at a time (`parts/score_half.py`).
+NARROW, RUN = 64, 128
 # Scores of one head from which tiles take over on a CPU (`parts/score.py`).
 TILES_BEAT_PLAIN, TILES_BEAT_A_MASK = 64 * 64, 384 * 384
-SHORT = 128 * 128  # up to which a CPU keeps the weights (`parts/score_short.py`)
+SHORT, WORK = 128 * 128, 2**23  # up to which, and from which work on, a CPU keeps the weights (`parts/score_short.py`)
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,8 @@ def _attention(d: int, a: AttentionConfig, run: Run) -> Inner:
     moved = type(a.position) is not T5Config and not _still(a.position)
     if kernel == "short":
         kept: float = WIDE * (q + 2 * kv) + s * q  # all three laid out by head, and the output
+        if a.qk_norm is not None and not run.cast:
+            kept += s * (q + 2 * kv)  # the projection, of which the norms read a part
     elif run.cast and kernel == "narrow":
         kept = WIDE * (q + 2 * kv + q) + s * q  # float copies, the output and its cast
     else:
@@ -218,11 +222,19 @@ def kernel_of(a: AttentionConfig, run: Run) -> str:
         return "plain" if scores <= TILES_BEAT_PLAIN else "tiled"
     if (windowed or biased) and scores > TILES_BEAT_A_MASK:
         return "tiled"
-    if run.on_cpu and scores <= SHORT and not biased:
+    width = _width(a)
+    widened = not run.cast or width < NARROW or biased  # computed in float32
+    pays = not widened or run.rows * a.n_heads * scores * width >= WORK
+    if run.on_cpu and scores <= SHORT and pays and not biased:
         return "short"
-    if run.cast and run.on_cpu and (a.d_head < NARROW or biased):
+    if run.cast and run.on_cpu and widened:
         return "narrow"
     return "masked" if windowed or biased else "fused"
+
+
+def _width(a: AttentionConfig) -> int:
+    """The width in which a kernel has queries, keys and values: one for all."""
+    return max(a.d_head, a.d_value) if isinstance(a, LatentConfig) else a.d_head
 
 
 def _row_sums(a: AttentionConfig, kernel: str, run: Run) -> float:
@@ -247,10 +259,14 @@ def _scores(a: AttentionConfig, kernel: str, run: Run) -> float:
 
 def _gradient(a: AttentionConfig, kernel: str, run: Run) -> float:
     """Bytes that the gradient of the scores takes beside what is kept."""
-    q, kv = a.n_heads * a.d_head, a.n_kv_heads * a.d_head
+    q, kv = a.n_heads * _width(a), a.n_kv_heads * _width(a)
     made = WIDE * (q + 2 * kv) * run.tokens
-    if kernel == "short":
+    if kernel == "short":  # the output's gradient in float32 too; under autocast one of three is there twice
+        made = (run.size * (q + 2 * kv) + (WIDE * kv if run.cast else 0)) * run.tokens
         return made + WIDE * q * run.tokens + _scores(a, kernel, run)
+    if kernel in ("fused", "masked") and run.cast and run.on_cpu:
+        made = (run.size * (4 * q + 3 * kv) + WIDE * 2 * kv) * run.tokens  # copies by head, and sums in float32
+        return made + 3 * run.size * run.rows * a.n_heads * min(RUN, run.length) * run.length  # one run of queries
     if kernel != "tiled":
         return made
     rows, cols = tile_of(run.length, run.rows * a.n_heads)
@@ -267,22 +283,26 @@ def tile_of(length: int, heads: int) -> tuple[int, int]:
 
 def _latent(a: LatentConfig, run: Run) -> Inner:
     turning, s = turning_width(a), run.size
-    q, kv = a.n_heads * a.d_head, a.n_kv_heads * a.d_head
-    values, out = a.n_kv_heads * a.d_value, a.n_heads * a.d_value
+    kv, values, out = a.n_kv_heads * a.d_head, a.n_kv_heads * a.d_value, a.n_heads * a.d_value
     narrow = a.d_latent_q or 0
     kept: float = s * (narrow + a.d_latent + turning)  # what is projected down
     kept += s * (narrow + a.d_latent)  # normalised
     if run.cast:
         kept += WIDE * (narrow + a.d_latent)
     kept += _statistics(a.norm, a.d_latent) * (2 if narrow else 1)
-    width = max(a.d_head, a.d_value)
-    kept += s * width * (a.n_heads + a.n_kv_heads)  # queries and keys, put together
-    if a.d_value == a.d_head:
-        kept += s * (kv - a.n_kv_heads * turning + values) + s * out  # made keys and values; the output
-    else:  # one width for the kernel
-        kept += s * width * (a.n_kv_heads + a.n_heads) + s * out
-    kept += WIDE * a.n_heads
-    return kept * run.tokens, WIDE * (q + kv + values) * run.tokens, None
+    width, kernel = _width(a), kernel_of(a, run)
+    if kernel == "short":
+        kept += WIDE * width * (a.n_heads + 2 * a.n_kv_heads)  # all three laid out by head
+    elif kernel == "narrow":
+        kept += WIDE * width * 2 * (a.n_heads + a.n_kv_heads)  # float copies, and the output
+    else:
+        kept += s * width * (a.n_heads + a.n_kv_heads)  # queries and keys, put together
+        if a.d_value == a.d_head:
+            kept += s * (kv - a.n_kv_heads * turning + values)  # made keys and values
+        else:  # one width for the kernel, whose output is cut, and kept where its gradient reads it
+            kept += s * width * (a.n_kv_heads + (0 if run.cast and run.on_cpu else a.n_heads))
+    kept += s * out + _row_sums(a, kernel, run) + _scores(a, kernel, run) / run.tokens
+    return kept * run.tokens, _gradient(a, kernel, run), None
 
 
 def _ffn(d: int, ffn: Any, run: Run) -> Inner:

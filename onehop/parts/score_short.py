@@ -2,8 +2,9 @@
 
 softmax(Q·Kᵀ/√d)·V (Vaswani et al. 2017, arXiv:1706.03762, equation 1) and its gradient. PyTorch's fused kernel takes
 one head after the other, tile by tile, and makes the weights anew for the gradient; that saves memory, which few scores
-do not need. On Zen 4 products over all heads at once took 0.35 (16 tokens, bfloat16) to 0.99 (128, heads 64 wide, same)
-of its time for several rows, 0.6 to 0.9 at 64 tokens, and up to 1.2 at 256; for one row of 64 tokens 1.3 to 1.5.
+do not need. Products over all heads at once pay where there is enough to multiply: of its CPU time (one thread of an
+EPYC, causal, float32) they took 0.74 to 1.02 at 64 to 128 tokens from WORK on, 0.88 to 1.12 at 16 to 48, and with less
+than half of WORK 0.94 to 2.5; of that of `half`, in bfloat16 with heads 64 and 128 wide, 0.12 to 0.81 with any.
 """
 
 from typing import Any
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor
 
 from onehop.parts.by_hand import by_backward
+from onehop.parts.score_half import NARROW
 from onehop.parts.score_plain import folded, unfolded
 
 SHORT = 128 * 128  # scores of one head up to which this is the quicker way; measured with heads of 32 and 64
+WORK = 2**23  # multiplications of Q·Kᵀ, B·H·T·S·D, from which it is, in float32
 
 
 def short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool, scale: float) -> Tensor:
@@ -28,7 +31,10 @@ def short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool,
 
 def wants_short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
     """Whether `short` is the quicker way to these and their gradient."""
-    if not q.is_cpu or q.dtype == torch.float64 or not 0 < q.size(1) * k.size(1) <= SHORT or not q.numel():
+    (b, t, h, d), s = q.shape, k.size(1)
+    if not q.is_cpu or q.dtype == torch.float64 or not 0 < t * s <= SHORT or not q.numel():
+        return False
+    if (q.dtype == torch.float32 or d < NARROW) and b * h * t * s * d < WORK:  # `half` is slower however little it is
         return False
     return (mask is None or mask.dtype == torch.bool) and by_backward(q, k, v)
 
@@ -65,13 +71,19 @@ class _Short(torch.autograd.Function):
             ds = _scores_gradient(ds if dw is None else ds + dw, w)
             wanted = ctx.needs_input_grad
             dq = torch.baddbmm(q, ds, k, beta=0, alpha=ctx.scale) if wanted[0] else None
+            dq = _as_given(dq, more[0], ctx.shapes[0], ctx.dtype)  # one after the other: wide ones go at once
             dk = torch.baddbmm(k, ds.mT, q, beta=0, alpha=ctx.scale) if wanted[1] else None
+            dk = _as_given(dk, more[1], ctx.shapes[1], ctx.dtype)
             dv = torch.bmm(w.mT, dy) if wanted[2] else None
-            all_of = (x if x is None or also is None else x + also for x, also in zip((dq, dk, dv), more, strict=True))
-        dq, dk, dv = (
-            None if x is None else unfolded(x, shape).to(ctx.dtype) for x, shape in zip(all_of, ctx.shapes, strict=True)
-        )
+            dv = _as_given(dv, more[2], ctx.shapes[2], ctx.dtype)
         return dq, dk, dv, None, None, None
+
+
+def _as_given(x: Tensor | None, also: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
+    """A gradient (B·K, G·T, D), and what a second derivative adds to it, as the input came: (B, T, H, D)."""
+    if x is None:
+        return None
+    return unfolded(x if also is None else x + also, shape).to(dtype)
 
 
 def _scores_gradient(dw: Tensor, w: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onehop.model.recompute import recompute
-from onehop.parts import score_fused
+from onehop.parts import score_fused, score_short
 from onehop.parts.keys import Keys
 from onehop.parts.places import Places
 from onehop.parts.score_fused import fused
@@ -75,25 +75,37 @@ def test_16_bit_inputs_are_computed_in_float32_also_under_autocast():
         assert torch.equal(half, wide.bfloat16())  # rounded once, at the end
 
 
-def test_it_is_taken_for_short_texts_that_learn_and_for_masks_of_booleans(monkeypatch):
-    q, k, v, _ = drawn(torch.Generator().manual_seed(0), 1, 8, 8, 2, 2, 4)
+def test_it_is_taken_for_short_texts_that_learn_and_for_masks_of_booleans():
+    q, k, v, _ = drawn(torch.Generator().manual_seed(0), 8, 64, 64, 8, 8, 32)  # WORK and no more
     assert not wants_short(q, k, v, None)  # nothing to learn
     q.requires_grad_()
     assert wants_short(q, k, v, None)
-    assert wants_short(q, k, v, torch.ones(1, 1, 8, 8, dtype=torch.bool))
-    assert not wants_short(q, k, v, torch.zeros(1, 1, 8, 8))  # a bias
+    assert wants_short(q, k, v, torch.ones(1, 1, 64, 64, dtype=torch.bool))
+    assert not wants_short(q, k, v, torch.zeros(1, 1, 64, 64))  # a bias
     assert not wants_short(*(x.double() for x in (q, k, v)), None)
     assert not wants_short(*(x.to("meta") for x in (q, k, v)), None)
     assert not wants_short(q, k[:, :0], v[:, :0], None)
     assert not wants_short(q[:0], k[:0], v[:0], None)
-    long = torch.zeros(1, SHORT // 8 + 1, 2, 4)
+    long = torch.zeros(8, SHORT // 64 + 1, 8, 32)
     assert not wants_short(q, long, long, None)
+
+
+def test_little_work_is_left_to_pytorch_except_in_16_bits_with_wide_heads():
+    for dtype, width, enough in ((torch.float32, 64, 32), (torch.bfloat16, 32, 64), (torch.bfloat16, 64, 1)):
+        for heads in (enough, enough - 1):
+            q = torch.zeros(1, 64, heads, width, dtype=dtype, requires_grad=True)
+            assert wants_short(q, q, q, None) == (heads == enough)
+
+
+def test_the_fused_kernel_hands_over_to_it(monkeypatch):
+    q, k, v, _ = drawn(torch.Generator().manual_seed(0), 8, 64, 64, 8, 8, 32)
+    q.requires_grad_()
     asked = []
     monkeypatch.setattr(score_fused, "short", lambda *args, **named: asked.append(1) or short(*args, **named))
-    places = Places.run(0, 8)
-    y = fused(q, Keys(k, v, places), ScoreRule(0.5), Sight(Sees("causal"), places, places))
-    want = plain(q, Keys(k, v, places), ScoreRule(0.5), Sight(Sees("causal"), places, places))
-    torch.testing.assert_close(y, want, rtol=1e-5, atol=1e-6)  # a few float32 roundings at 1
+    places = Places.run(0, 64)
+    y = fused(q, Keys(k, v, places), ScoreRule(0.2), Sight(Sees("causal"), places, places))
+    want = plain(q, Keys(k, v, places), ScoreRule(0.2), Sight(Sees("causal"), places, places))
+    torch.testing.assert_close(y, want, rtol=1e-4, atol=1e-5)  # as above
     assert asked
 
 
@@ -125,8 +137,9 @@ def test_in_a_graph_it_is_the_same(mask):
 
 @pytest.mark.parametrize("way", ["block", "selective"])
 @pytest.mark.parametrize("window", [None, 5])
-def test_computed_again_its_gradients_are_the_same(way, window):
+def test_computed_again_its_gradients_are_the_same(way, window, monkeypatch):
     """Selective recomputation keeps the scores, and refuses what was changed in place since."""
+    monkeypatch.setattr(score_short, "WORK", 0)
     model = small_model(decoder(attention={"window": window}), dtype=torch.float32)
     tokens = torch.randint(VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(0))
     found = []
