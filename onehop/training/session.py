@@ -29,7 +29,7 @@ from onehop.training.report import Display, draw_losses, fitted, sparkline
 from onehop.training.run_page import RunPage, data_lines
 from onehop.training.samples import drop_samples, sample, write_sample
 from onehop.training.setup import memory
-from onehop.training.speed import Speed, measure_peak
+from onehop.training.speed import Speed, Work, measure_peak
 from onehop.training.step import StepResult
 from onehop.training.took import Meter, Took
 from onehop.training.trainer import Trainer
@@ -83,6 +83,7 @@ class Session:
         self.speed = Speed(None, None)
         self.took, self.meter = Took(trainer), Meter(trainer)
         self.page = RunPage(trainer, self.took, best=self.best_possible)
+        self.work = Work.of(trainer.model, context=trainer.context)
         self.forecast: Forecast | None = None
         self._held = memory(trainer.device)  # asked with the rate: at each step it would cost what a small layer does
 
@@ -133,7 +134,7 @@ class Session:
             t.report["peak"] = asdict(peak)
             product = f"two matrices of {peak.width} x {peak.width} in {peak.dtype}"
             self.display.say(f"peak: {human_flops(peak.flops_per_s)}/s, measured on {product}")
-        self.speed = Speed.of(t.recipe, context=t.context, peak=peak)
+        self.speed = Speed(None, peak)
 
     def _after_step(self, result: StepResult) -> None:
         """Write down, evaluate and save, as far as it is time to."""
@@ -145,6 +146,7 @@ class Session:
         if cfg.writes(result.step) or t.alarms.columns:
             self.meter.look()
             self._held = memory(t.device)
+            self.speed = Speed(None if self.work is None else self.work.per_target(t.read), self.speed.peak)
             row = self._row(result)
             if evaluate:
                 self.val_loss = row["val_loss"] = t.evaluate()

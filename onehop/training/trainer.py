@@ -40,6 +40,7 @@ from onehop.training.report import Metrics, keep_until
 from onehop.training.saving import restore, save
 from onehop.training.schedule import parts
 from onehop.training.setup import loss_scaler, pick_device, pick_precision, pick_product, repeating
+from onehop.training.speed import Read
 from onehop.training.state import Progress, frozen_digest
 from onehop.training.step import StepResult, training_step
 from onehop.training.tracked import Tracked, size_of
@@ -79,6 +80,7 @@ class Trainer:
         self.remarks: list[str] = []  # what the session has still to say
         self.hold = Hold(self.out)
         self.report: dict[str, Any] = {}  # what a finished run adds to its provenance
+        self.read = Read()  # since this process began
         check_out(recipe, resume=resume, fresh=fresh)
         check_logs(recipe.train)
         self.device = pick_device(recipe.train.device)
@@ -168,7 +170,8 @@ class Trainer:
         batches = self.loader.batches(self.progress.batches)
         for index in range(self.progress.step, cfg.steps):
             began, p = time.perf_counter(), self.progress
-            micro = [self.placed(next(batches)) for _ in range(parts(index, cfg))]
+            given = [next(batches) for _ in range(parts(index, cfg))]
+            self.read, micro = self.read.plus(given), [self.placed(batch) for batch in given]
             options: dict[str, Any] = {"index": index, "cfg": cfg, "precision": self.precision, "n_skipped": p.skipped}
             options |= {"scaler": self.scaler, "look": self.alarms.look if cfg.writes(index + 1) else None}
             options["loss_of"] = self.loss_of
