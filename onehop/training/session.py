@@ -127,7 +127,7 @@ class Session:
         """What the machine can do, told in the run's provenance."""
         t = self.trainer
         peak = None
-        if self.cfg.measure_peak and t.progress.step < self.cfg.steps:
+        if self.cfg.measure_peak and self.work is not None and t.progress.step < self.cfg.steps:
             self.display.note("measuring the machine")
             peak = measure_peak(t.device, t.precision)
         if peak is not None:

@@ -123,3 +123,14 @@ def test_every_task_tells_flops_and_the_share_of_the_peak(tmp_path, monkeypatch,
     every = replace(work, learning=Learning(frozenset(w.name for w in work.plan.weights)))
     less = work.per_target(t.read) < every.per_target(t.read)
     assert less is (task == "frozen")
+
+
+def test_a_peak_that_nothing_is_held_against_is_neither_measured_nor_told(tmp_path, monkeypatch):
+    """A part of the user's own that does not tell its FLOPs."""
+    monkeypatch.setattr("onehop.training.session.measure_peak", None)
+    monkeypatch.setattr(Work, "of", lambda model, context: None)
+    console = Console(file=io.StringIO(), width=300)
+    run = onehop.train(recipe(tmp_path, measure_peak=True), console=console)
+    assert "peak: " not in console.file.getvalue().replace("memory at the peak: ", "")
+    assert "peak" not in run.trainer.provenance()
+    assert run.trainer.provenance()["speed"].keys() == {"tokens_per_s"}
