@@ -204,6 +204,16 @@ def test_so_does_one_whose_peak_is_in_a_block(name):
     assert found.live == pytest.approx(tracked_step(config, **{"rows": 4, **how}), rel=0.01)
 
 
+@pytest.mark.parametrize("chunk", [16, 64, 128])
+@pytest.mark.parametrize("vocab", [900, 4000])
+@pytest.mark.parametrize(("cap", "precision"), [(20.0, "float32"), (20.0, "bfloat16"), (None, "bfloat16")])
+def test_so_does_one_whose_loss_is_in_chunks(cap, precision, vocab, chunk):
+    """Within 1 %: as above. Without a cap float32 is PyTorch's function, whose logits are not tracked."""
+    config = small(vocab_size=vocab, n_layers=1, head={"softcap": cap})
+    how = {"rows": 8, "chunk": chunk, "precision": precision}
+    assert planned_step(config, **how).live == pytest.approx(tracked_step(config, **how), rel=0.01)
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", SHORT_ROWS)
 def test_so_does_one_over_short_rows(name, precision):
