@@ -214,6 +214,15 @@ def test_so_does_one_whose_loss_is_in_chunks(cap, precision, vocab, chunk):
     assert planned_step(config, **how).live == pytest.approx(tracked_step(config, **how), rel=0.01)
 
 
+@pytest.mark.parametrize("name", [name for name in TRAINED if name.startswith("muon")])
+def test_so_does_a_step_of_muon(name):
+    """Within 1 %: in bfloat16 updates in float32 are but 3 % above the rounds that follow them."""
+    config, how = TRAINED[name]
+    found = planned_step(config, **how)
+    assert found.peak_at == "the optimizer's step"
+    assert found.live == pytest.approx(tracked_step(config, **how), rel=0.01)
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", SHORT_ROWS)
 def test_so_does_one_over_short_rows(name, precision):
