@@ -69,7 +69,7 @@ class Engine:
     def _new_cache(self, rows: int, *, read: int, room: int, one_token: OneToken | None) -> Cache:
         kind = self.cache
         if one_token is not None:  # the prompt is read as ever, and then all slots are
-            return self.model.new_cache(rows, kind="growing", capacity=slots(read + min(room, FIRST_GUESS)))
+            return self.model.new_cache(rows, kind="growing", capacity=slots(read + 1))
         if kind == "auto":
             windows = [spec.window for spec in self.model.cache_specs()]
             kind = "ring" if any(w is not None and w < read + room for w in windows) else "growing"

@@ -1,10 +1,12 @@
 """Further tokens through a compiled graph: the same answers, from a cache whose shapes do not change, or a reason."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from onehop.cli.main import main
-from onehop.generate import compiled, engine
+from onehop.generate import compiled
 from onehop.generate.compiled import OneToken
 from onehop.lm import LanguageModel
 from onehop.model import build
@@ -71,8 +73,7 @@ def test_draws_and_rows_that_end_early_are_those_of_the_model():
 
 def test_a_cache_that_is_full_doubles_and_has_a_graph_of_its_own(monkeypatch):
     torch.compiler.reset()
-    monkeypatch.setattr(engine, "FIRST_GUESS", 1)
-    monkeypatch.setattr(engine, "slots", lambda n: 8)
+    monkeypatch.setattr(compiled, "SLOTS", 8)
     monkeypatch.setattr(compiled, "TIMES", 2)
     model = build(two_kinds_of_layer(), seed=0)
     lm, said = through(model)
@@ -80,6 +81,16 @@ def test_a_cache_that_is_full_doubles_and_has_a_graph_of_its_own(monkeypatch):
     assert answers(lm, prompt, n=20)[0] == answers(LanguageModel(model), prompt, n=20)[0]
     assert [slots for _, slots, _ in lm._one_token._graphs] == [8, 16, 32]
     assert len(said) == 6
+
+
+def test_the_cache_of_a_graph_begins_with_the_fewest_slots_as_the_text_says():
+    lm, _ = through(build(decoder(max_len=4096), seed=0))
+    for prompt, size in ((20, 512), (511, 512), (512, 2048)):
+        assert lm.engine().start([[1] * prompt], room=4096 - prompt).cache.books[0].slots == size
+    text = " ".join((Path(__file__).parents[2] / "docs" / "optimizing.md").read_text().split())
+    number = {4: "four"}
+    assert f"({compiled.SLOTS} for a start, and {number[compiled.TIMES]} times as many each time they are full)" in text
+    assert f"at most {number[compiled.MOST]} in all" in text
 
 
 def test_no_more_graphs_are_made_than_a_few(monkeypatch):
