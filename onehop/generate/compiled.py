@@ -30,13 +30,13 @@ SLOTS, TIMES = 512, 4  # of the smallest cache, and as many times more each time
 class OneToken:
     """`model` for one token more, compiled for a number of rows and slots when they first come.
 
-    What cannot be compiled is said once, and from then on computed as it is written; so are further shapes when there
+    What cannot be compiled is said once, and from then on computed as it is written; so is a further shape when there
     are `MOST` graphs. `say` shows that, and what takes long; None: the former is a warning.
     """
 
     def __init__(self, model: Transformer, *, kernel: str = "auto", say: Say | None = None, backend: str = "inductor"):
         self.model, self.kernel, self.say, self.backend = model, kernel, say, backend
-        self.works = True
+        self.works, self._told = True, False
         self._graphs: dict[Shape, Callable[..., Tensor]] = {}
         self._frozen = _state(model)
         self._made = 0
@@ -44,19 +44,24 @@ class OneToken:
         if why is not None:
             self._give_up(why)
 
-    def ready(self) -> bool:
-        """Whether to ask it for the tokens of an answer. Weights that have changed since are frozen anew.
+    def ready(self, rows: int = 1, tokens: int = 1) -> bool:
+        """Whether to ask it for the tokens of an answer of so many rows, where so many tokens need slots at first.
 
-        What a graph would have to look at for each token is looked at here, once. Who listens at modules, or has
-        autocast on, gets the model as it is written.
+        What a graph would have to look at for each token is looked at here, once. Weights that have changed since are
+        frozen anew. Who listens at modules, or has autocast on, gets the model as it is written.
         """
-        device = self.model.embed.tokens.weight.device.type
-        if not self.works or torch.is_autocast_enabled(device) or _listened(self.model):
+        weight = self.model.embed.tokens.weight
+        if not self.works or torch.is_autocast_enabled(weight.device.type) or _listened(self.model):
             return False
         now = _state(self.model)
         if len(now) != len(self._frozen) or any(a != b or t is not u for (t, *a), (u, *b) in zip(now, self._frozen)):
             self._graphs, self._frozen = {}, now
-        return True
+        return self._has((rows, slots(tokens), weight.dtype))
+
+    def serves(self, cache: Cache) -> bool:
+        """Whether the next token in a fixed cache has a graph, or may have one made. That it has none is said once."""
+        size = cache.books[0].slots * (TIMES if cache.short(1) else 1)
+        return self.works and self._has((cache.batch, size, cache.layers[0].dtype))
 
     def __call__(self, tokens: Tensor, cache: Cache) -> Tensor:
         """Logits (B, V) behind tokens (B, 1), which the cache, a fixed one, has then."""
@@ -66,13 +71,23 @@ class OneToken:
         cache.start(places)
         asked = (self.model, tokens, places.at, cache)
         shape = cache.batch, cache.books[0].slots, cache.layers[0].dtype
-        if self.works and (shape in self._graphs or self._made < MOST):
+        if self.works:
             try:
                 graph = self._graphs.get(shape)
                 return self._make(shape, *asked) if graph is None else graph(*asked, kernel=self.kernel)
             except failures() as error:
                 self._give_up(in_short(error))
         return next_logits(*asked, kernel=self.kernel)
+
+    def _has(self, shape: Shape) -> bool:
+        """Whether there is a graph for the shape, or may be one more."""
+        if shape in self._graphs or self._made < MOST:
+            return True
+        if not self._told:
+            rows, size, _ = shape
+            self._tell(f"there are {MOST} graphs, and no more are made: none for {rows} rows of {size} slots")
+        self._told = True
+        return False
 
     def _make(self, shape: Shape, *asked: object) -> Tensor:
         """The first token of a shape."""
@@ -104,8 +119,11 @@ class OneToken:
 
     def _give_up(self, why: str) -> None:
         self.works = False
+        self._tell(why)
+
+    def _tell(self, why: str) -> None:
         if self.say is None:
-            warnings.warn(f"not compiled: {why}", stacklevel=2)
+            warnings.warn(f"not compiled: {why}", stacklevel=3)
         else:
             self.say(f"not compiled: {why}")
 

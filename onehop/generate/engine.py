@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from onehop.generate.compiled import TIMES, OneToken, slots
+from onehop.generate.compiled import OneToken, slots
 from onehop.model.transformer import States, Transformer
 from onehop.parts.attention import Memory
 from onehop.parts.cache import Cache
@@ -56,8 +56,9 @@ class Engine:
                 source, source_at = left_padded(prompts, self.device)
                 memory = self.model.encode(source, at=source_at, kernel=self.kernel)
                 prompts = [(start_id,)] * len(prompts)
-            one_token = self.one_token if self.one_token is not None and self.one_token.ready() else None
-            length = max(map(len, prompts))
+            one_token, length = self.one_token, max(map(len, prompts))
+            if one_token is not None and not one_token.ready(len(prompts), length + 1):
+                one_token = None
             cache = self._new_cache(len(prompts), read=length, room=room, one_token=one_token)
             session = Session(self, cache)
             session.read(*left_padded(prompts, self.device), memory)
@@ -108,20 +109,26 @@ class Session:
     def advance(self, tokens: Tensor) -> None:
         """Take one further token (B,) in each row."""
         with torch.inference_mode():
+            if self.one_token is not None and not self.one_token.serves(self.cache):
+                self._leave_graph()
             if self.one_token is not None:
                 self.logits = self.one_token(tokens.unsqueeze(1), self.cache)
-                return
-            if self.engine.one_token is not None:
-                self.cache.make_room(1, times=TIMES)
-            self.read(tokens.unsqueeze(1), None)
+            else:
+                self.read(tokens.unsqueeze(1), None)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these rows only: row b becomes the old row rows[b]. Fewer rows would be a graph of their own."""
-        self.one_token = None
         with torch.inference_mode():
+            if self.one_token is not None:
+                self._leave_graph()
             index = torch.tensor(rows, device=self.logits.device)
             self.cache.reorder(index)
             self.logits = self.logits.index_select(0, index)
+
+    def _leave_graph(self) -> None:
+        """Go on with the model as it is written, which reads of the cache only what is filled."""
+        self.one_token = None
+        self.cache.loosen()
 
 
 def left_padded(rows: Sequence[Sequence[int]], device: torch.device | str) -> tuple[Tensor, Tensor | None]:

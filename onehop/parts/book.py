@@ -94,6 +94,16 @@ class Growing(Book):
         self.run = True  # slots hold positions 0, 1, 2 … in every row
         self._part = slice(0, 0)
 
+    @classmethod
+    def of(cls, book: "Fixed") -> "Growing":
+        """One that goes on where a fixed book is, with its slots, of which only the filled ones are read."""
+        growing = cls(book.batch, book.device, capacity=book.capacity)
+        growing.at, growing.doc, growing.filled = book.at, book.doc, book.filled
+        growing._set_next(book.next_at)
+        run = torch.arange(book.filled, device=book.device)
+        growing.run = book.doc is None and bool((book.at[:, : book.filled] == run).all())
+        return growing
+
     def start(self, new: Places) -> None:
         start, stop = self.filled, self.filled + new.n
         while stop > self.at.size(1):

@@ -131,14 +131,24 @@ class Cache:
 
     def fix(self) -> None:
         """From now on have as many slots as there are, all of which are read at each step: growing becomes fixed."""
-        books = [Fixed.of(book) if isinstance(book, Growing) else book for book in self.books]
+        self._go_on_in("fixed", [Fixed.of(book) if isinstance(book, Growing) else book for book in self.books])
+
+    def loosen(self) -> None:
+        """From now on read only what is filled, and take what comes: fixed becomes growing."""
+        self._go_on_in("growing", [Growing.of(book) if isinstance(book, Fixed) else book for book in self.books])
+
+    def _go_on_in(self, kind: str, books: list[Book]) -> None:
         for layer in self.layers:
             layer.book = books[self.books.index(layer.book)]
-        self.kind, self.books = "fixed", books
+        self.kind, self.books = kind, books
+
+    def short(self, n: int) -> list[Fixed]:
+        """The books of a fixed number of slots in which `n` more tokens have no room."""
+        return [book for book in self.books if isinstance(book, Fixed) and book.filled + n > book.capacity]
 
     def make_room(self, n: int, *, times: int = 2) -> None:
         """Let the next `n` tokens have slots where their number is fixed: it becomes `times` as many until they do."""
-        short = [book for book in self.books if isinstance(book, Fixed) and book.filled + n > book.capacity]
+        short = self.short(n)
         for book in short:
             while book.filled + n > book.capacity:
                 book.grow(times)

@@ -8,10 +8,12 @@ import torch
 from onehop.cli.main import main
 from onehop.generate import compiled
 from onehop.generate.compiled import OneToken
+from onehop.generate.engine import left_padded
 from onehop.lm import LanguageModel
 from onehop.model import build
 from onehop.model.compiler import no_compiler
 from onehop.parts.cache import Cache, CacheSpec
+from onehop.parts.places import Places
 from tests.small_models import MOE, decoder, encoder_decoder, two_kinds_of_layer
 
 MODELS = {
@@ -93,14 +95,56 @@ def test_the_cache_of_a_graph_begins_with_the_fewest_slots_as_the_text_says():
     assert f"at most {number[compiled.MOST]} in all" in text
 
 
-def test_no_more_graphs_are_made_than_a_few(monkeypatch):
+def test_no_more_graphs_are_made_than_a_few_which_is_said_once(monkeypatch):
     torch.compiler.reset()
     monkeypatch.setattr(compiled, "MOST", 2)
     model = build(decoder(), seed=0)
     lm, said = through(model)
-    for prompts in (PROMPTS, PROMPTS[:2], PROMPTS[:1], PROMPTS):
+    for prompts in (PROMPTS, PROMPTS[:2], PROMPTS[:1], PROMPTS[1:2], PROMPTS):
         assert answers(lm, prompts)[0] == answers(LanguageModel(model), prompts)[0]
     assert len([line for line in said if line.startswith("compiled")]) == 2
+    assert [line for line in said if line.startswith("not")] == [
+        "not compiled: there are 2 graphs, and no more are made: none for 1 rows of 512 slots"
+    ]
+    assert [lm._one_token.ready(rows, 9) for rows in (1, 2, 3)] == [False, True, True]
+    for prompts in (PROMPTS[:1], [[1] * 512] * 3):
+        session = lm.engine().start(prompts, room=9)
+        assert (session.cache.kind, session.one_token) == ("growing", None)  # without a graph, as it is without one
+
+
+def test_an_answer_that_no_further_graph_is_made_for_goes_on_in_a_growing_cache(monkeypatch):
+    torch.compiler.reset()
+    for name, value in (("MOST", 1), ("SLOTS", 8), ("TIMES", 2)):
+        monkeypatch.setattr(compiled, name, value)
+    model = build(two_kinds_of_layer(), seed=0)
+    lm, said = through(model)
+    ids, logprobs = answers(lm, PROMPTS[1:2], n=20)
+    plain, expected = answers(LanguageModel(model), PROMPTS[1:2], n=20)
+    assert ids == plain
+    torch.testing.assert_close(logprobs, expected, rtol=1e-5, atol=1e-5)  # float32, rounded at up to 20
+    assert [line.partition(" ")[0] for line in said] == ["compiling:", "compiled", "not"]
+    session = lm.engine().start(PROMPTS[1:2], room=20)
+    session.advance(torch.tensor([1]))
+    assert session.cache.kind == "fixed"
+    session.advance(torch.tensor([1]))
+    assert (session.cache.kind, session.cache.books[0].places.n) == ("growing", 9)
+
+
+def test_rows_that_stay_when_others_leave_are_read_as_far_as_they_go():
+    torch.compiler.reset()
+    model = build(decoder(), seed=0, dtype=torch.float64)
+    for prompts in (PROMPTS, [[1, 2, 3], [4, 5, 6], [7, 8, 9]]):
+        sessions = [lm.engine().start(prompts, room=9) for lm in (through(model)[0], LanguageModel(model))]
+        for session in sessions:
+            session.advance(torch.tensor([1, 2, 3]))
+            session.keep([2, 0])
+            session.advance(torch.tensor([4, 5]))
+        graph, plain = sessions
+        torch.testing.assert_close(graph.logits, plain.logits, rtol=1e-9, atol=1e-9)
+        assert (graph.cache.kind, graph.one_token) == ("growing", None)
+        found, expected = graph.cache.books[0].places, plain.cache.books[0].places
+        assert found.at.tolist() == expected.at.tolist()
+        assert found.first == expected.first  # known to be whole where it is, which spares the mask
 
 
 def test_weights_that_change_are_frozen_anew_and_who_listens_hears_the_model():
@@ -226,6 +270,31 @@ def test_a_growing_cache_that_is_fixed_goes_on_and_makes_room():
     before = growing.nbytes
     growing.make_room(10**6)
     assert growing.nbytes == before
+
+
+@pytest.mark.parametrize("prompts", [[[0, 1, 2], [3, 4, 5]], [[0, 1, 2], [3]]])
+def test_a_fixed_cache_that_is_loosened_goes_on_as_one_that_always_grew(prompts):
+    two = [Cache([CacheSpec({"k": (1, 2), "v": (1, 2)})], batch=2, capacity=4) for _ in range(2)]
+    at = left_padded(prompts, "cpu")[1]
+    for cache in two:
+        for step in range(6):
+            if cache is two[0] and step in (1, 3):
+                cache.fix() if step == 1 else cache.loosen()
+            places = cache.next_places(1) if step else Places.run(0, 3) if at is None else Places(at)
+            cache.make_room(places.n)
+            cache.start(Places(places.at.expand(2, 1)) if cache.kind == "fixed" else places)  # as a graph is given them
+            new = torch.full((2, places.n, 1, 2), float(step))
+            keys = cache.layers[0].extend(k=new, v=-new)
+        assert cache.kind == "growing"
+        assert keys.k[0, :, 0, 0].tolist() == [0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    ours, theirs = two[0].books[0], two[1].books[0]
+    assert ours.places.at.tolist() == theirs.places.at.tolist()
+    assert (ours.places.first, ours.uniform, two[0].length) == (theirs.places.first, theirs.uniform, two[1].length)
+    gap = Cache([CacheSpec({"k": (1, 2)})], batch=1, kind="fixed", capacity=4)
+    gap.start(Places(torch.tensor([[0, -1, 2]])))
+    gap.loosen()
+    gap.start(gap.next_places(1))
+    assert gap.books[0].places.at.tolist() == [[0, -1, 2, 3]]  # as many slots as positions, but no run
 
 
 @pytest.mark.slow
