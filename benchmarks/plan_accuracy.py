@@ -26,9 +26,9 @@ from onehop.cost import Asked, plan
 from onehop.cost.activations import Run
 from onehop.cost.devices import Device
 from onehop.cost.flops import TRAINING, Pass, forward
-from onehop.cost.memory import TrainingPlan, training
+from onehop.cost.memory import Training, TrainingPlan, training
 from onehop.cost.roofline import Work
-from onehop.cost.serving import InferencePlan, inference
+from onehop.cost.serving import Inference, InferencePlan, inference
 from onehop.cost.weights import weights
 from onehop.data.loader import Batch
 from onehop.generate.engine import Engine
@@ -79,6 +79,8 @@ GRID: dict[str, tuple[ModelConfig, int, int, dict[str, Any]]] = {
     "checkpointed blocks, micro-batches": (shape(n_layers=12), 2, 512, {"recompute": "block", "micro": 2}),
     "Muon, few tokens": (shape(d_model=512, attention={"n_heads": 8}), 1, 64, {"optimizer": "muon"}),
     "many ids, untied": (shape(vocab_size=32768, head={"tied": False}), 2, 256, {}),
+    "short rows": (shape(attention={"n_heads": 8}, vocab_size=512), 16, 96, {}),
+    "a latent, short rows in bfloat16": (shape(attention=LATENT, vocab_size=512), 16, 128, {"precision": "bfloat16"}),
     "angles by the text's length": (shape(attention={**HEADS, "position": DYNAMIC}, n_layers=2), 2, 1536, {}),
     "prompts of several chunks": (shape(n_layers=2), 2, 3000, {}),
 }  # fmt: skip
@@ -192,9 +194,7 @@ def trained_row(name: str) -> dict[str, Any]:
     step, living = trainer(config, rows, length, **how)
     with LiveBytes(living) as live:
         step(index=1)
-    run = Run(rows, length, how.get("precision", "float32"))
-    wish = TrainingPlan(run, how.get("micro", 1), how.get("optimizer", "adamw"), how.get("recompute", "none"))
-    predicted = training(config, weights(config), wish)
+    predicted = planned_step(name)
     model = onehop.build(config, device="meta", dtype="bfloat16")
     tokens = torch.zeros(rows, length, dtype=torch.int64, device="meta")
     counted = flops_of(lambda: model(tokens, kernel="plain").sum().backward())
@@ -212,8 +212,22 @@ def served_row(name: str) -> dict[str, Any]:
         session = Engine(model).start([[1] * length] * rows, room=16)
         for _ in range(16):
             session.advance(torch.ones(rows, dtype=torch.int64))
-    wish = InferencePlan(batch=rows, context=length + 16, prompt=length, dtype=dtype)
-    return _row(name, inference(config, weights(config), wish).live, live.peak)
+    return _row(name, planned_answer(name).live, live.peak)
+
+
+def planned_step(name: str) -> Training:
+    """What the planner says of a training step."""
+    config, rows, length, how = GRID[name]
+    run = Run(rows, length, how.get("precision", "float32"))
+    wish = TrainingPlan(run, how.get("micro", 1), how.get("optimizer", "adamw"), how.get("recompute", "none"))
+    return training(config, weights(config), wish)
+
+
+def planned_answer(name: str) -> Inference:
+    """What it says of prompts that are read and 16 tokens added."""
+    config, rows, length, how = GRID[name]
+    wish = InferencePlan(batch=rows, context=length + 16, prompt=length, dtype=how.get("precision", "float32"))
+    return inference(config, weights(config), wish)
 
 
 def _row(name: str, predicted: float, measured: float) -> dict[str, Any]:

@@ -226,7 +226,8 @@ def test_the_planners_errors_are_those_of_the_results():
     assert len(found["resident"]) == 2 * 7
     assert f"holds in memory was off by at most {math.ceil(100 * held)} % over seven models" in text
     models = len(found["time"]["rows"]) // 3
-    assert f"off by at most {math.ceil(100 * memory)} % from what was tracked over" in text
+    assert len(found["training"]) == 16
+    assert f"off by at most {math.ceil(100 * memory)} % from what was tracked over sixteen models" in text
     assert models == 8
     assert f"decoding eight models were off by at most {math.ceil(100 * times)} %, in float32 on two cores" in text
 
