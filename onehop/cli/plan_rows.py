@@ -40,7 +40,7 @@ def _counts(recipe: Recipe) -> bool:
 
 
 def _shared(recipe: Recipe) -> bool:
-    """Whether a step has rows that several documents share, as a rule; taken to be so where the text does not tell."""
+    """Whether several documents share some of the rows; taken to be so where the text does not tell."""
     if recipe.task.kind != "next" or recipe.data.mixture:
         return True
     length = recipe.train.context or recipe.model.max_len
@@ -49,12 +49,8 @@ def _shared(recipe: Recipe) -> bool:
     except OnehopError:
         return True
     if recipe.data.packing == "stream":
-        n_rows = max(1, int(starts[-1]) // length)
-        share = len(np.unique(starts[1:-1][starts[1:-1] % length > 0] // length)) / n_rows
-    else:
-        first = pack_whole(starts, length, seed=0).first
-        share = float(np.mean(np.diff(first) > 1)) if len(first) > 1 else 0.0
-    return share * recipe.train.batch_size >= 0.5
+        return bool((starts[1:-1] % length > 0).any())
+    return pack_whole(starts, length, seed=0).packs
 
 
 def _sizes(data: DataConfig) -> list[int]:

@@ -17,9 +17,11 @@ from tests.training.small_runs import recipe
 
 MOE = {"kind": "moe", "expert": "gated", "d_ff": 24, "n_experts": 4, "n_active": 1}
 ONE_A_ROW = "\n".join(f"one crow hides the corn {i}." for i in range(100))
+SOME_SHORT = "\n".join(["a fox sees a nut and hides it under the corn of a crow"] * 20 + ["the hen eats."] * 2) + "\n"
 # name -> whether rows get places of their own, model, data, text (None: several sentences fit into a row)
 ROWS = {
     "several documents": (True, {}, {}, None),
+    "several documents, in few rows": (True, {}, {}, SOME_SHORT),
     "one document": (False, {"max_len": 12}, {}, ONE_A_ROW),
     "one document, experts": (True, {"max_len": 12, "ffn": MOE}, {}, ONE_A_ROW),
     "a stream": (True, {"max_len": 16}, {"packing": "stream"}, ONE_A_ROW),
