@@ -109,10 +109,10 @@ def test_a_run_holds_its_folder_from_its_making_to_its_report_and_no_longer(tmp_
 
         monkeypatch.setattr(session.Session, name, call)
 
-    for name in ("_introduce", "_measure", "_examine", "_write_page"):
+    for name in ("_introduce", "_measure", "_examine", "_conclude"):
         watched(name)
     run = onehop.train(recipe(tmp_path))
-    assert seen == [("_introduce", False), ("_measure", False), ("_examine", False), ("_write_page", False)]
+    assert seen == [("_introduce", False), ("_measure", False), ("_examine", False), ("_conclude", False)]
     assert is_free(tmp_path)  # though the run is still there
     assert run.step == 6
 
