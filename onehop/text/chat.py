@@ -74,10 +74,10 @@ class Renderer:
     def __init__(self, tokenizer: Tokenizer, **extra: Any):
         self.tokenizer, self.template = tokenizer, tokenizer.chat_template
         added = tokenizer.backend.get_added_tokens_decoder().values()
-        special = {token.content for token in added if token.special}
+        special = frozenset(token.content for token in added if token.special)
         template = self.template or ""
         self.written = special | {t.content for t in added if t.content in template and not t.content.isspace()}
-        self.guard = Guard(special, self.written, looked_for=strings(template))
+        self.guard = _guard(special, self.written, template)
         self.extra = self.guard.hide(extra)
 
     def ids(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
@@ -105,17 +105,21 @@ class Renderer:
         return self.tokenizer.encode_hidden(named, control=self.written)
 
 
-@lru_cache(maxsize=16)
-def strings(template: str) -> frozenset[str]:
+@lru_cache(maxsize=16)  # every record of a conversation's file asks for the same one
+def _guard(special: frozenset[str], written: frozenset[str], template: str) -> Guard:
+    return Guard(special, written, looked_for=_strings(template))
+
+
+def _strings(template: str) -> set[str]:
     """What stands between quotes in a template; nothing of one that cannot be read."""
     import jinja2
     from jinja2 import nodes
 
     try:
         found = _environment(marked=False).parse(template).find_all(nodes.Const)
-        return frozenset(const.value for const in found if isinstance(const.value, str))
+        return {const.value for const in found if isinstance(const.value, str)}
     except jinja2.TemplateError:
-        return frozenset()
+        return set()
 
 
 @lru_cache(maxsize=16)

@@ -6,6 +6,7 @@ no control token has; once the template's own tokens are found, the signs return
 
 import re
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from onehop.text.settings import HIDE_CLOSE, HIDE_OPEN
@@ -23,7 +24,7 @@ RESERVED = re.compile(f"[{HIDE_OPEN}{HIDE_CLOSE}{BREAK}{OPENED}{CLOSED}{''.join(
 class Guard:
     """The control tokens of a conversation: `special` ones, and others that its template writes."""
 
-    def __init__(self, special: set[str], written: set[str], *, looked_for: Iterable[str] = ()):
+    def __init__(self, special: AbstractSet[str], written: AbstractSet[str], *, looked_for: Iterable[str] = ()):
         """looked_for: strings that the template may look for in a message, and is to find."""
         control = special | written
         signs = sorted({sign for token in control for sign in _signs(token)})
@@ -67,7 +68,7 @@ class Guard:
     def _name(self, text: str) -> str:
         return self._tokens.sub(rf"{HIDE_OPEN}\g<0>{HIDE_CLOSE}", text)
 
-    def _pattern(self, control: set[str], *, free: Iterable[str]) -> re.Pattern[str]:
+    def _pattern(self, control: AbstractSet[str], *, free: Iterable[str]) -> re.Pattern[str]:
         """Matches what stays as it is, then tokens of letters alone or of one character, then signs."""
         letters = {token for token in control if len(token) == 1 or not _signs(token) & self.stand_ins.keys()}
         free = {text for text in free if text and not any(_meet(text, token) for token in control)}

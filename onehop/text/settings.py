@@ -1,6 +1,7 @@
 """What the files beside a tokenizer.json say: begin and end tokens, who adds them, chat templates."""
 
 import json
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,7 @@ def without_control(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
     return plain
 
 
-def with_hidden_names(backend: "tokenizers.Tokenizer", tokens: set[str]) -> "tokenizers.Tokenizer":
+def with_hidden_names(backend: "tokenizers.Tokenizer", tokens: AbstractSet[str]) -> "tokenizers.Tokenizer":
     """A copy with the same ids in which each of `tokens` is spelled HIDE_OPEN token HIDE_CLOSE, as no text is."""
     spec = json.loads(backend.to_str())
     tokens = tokens - {spec["model"].get("unk_token")}  # the model refers to it by name
@@ -118,7 +119,7 @@ def _looks_up_strings(backend: "tokenizers.Tokenizer") -> bool:
     return kind in ("Unigram", "WordLevel", "WordPiece") or bool(getattr(backend.model, "ignore_merges", False))
 
 
-def _hidden(token: str, tokens: set[str]) -> str:
+def _hidden(token: str, tokens: AbstractSet[str]) -> str:
     return f"{HIDE_OPEN}{token}{HIDE_CLOSE}" if token in tokens else token
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -166,7 +167,7 @@ class Tokenizer:
                 "errors='replace', or remove it."
             ) from error
 
-    def encode_hidden(self, text: str, *, control: set[str]) -> list[int]:
+    def encode_hidden(self, text: str, *, control: AbstractSet[str]) -> list[int]:
         """Ids of a text in which only the `control` tokens with hidden names (HIDE_OPEN token HIDE_CLOSE) count.
 
         All other spellings of them are ordinary characters; nothing is added before or after.

@@ -8,7 +8,7 @@ from tokenizers import AddedToken
 
 from onehop.base.errors import TextError
 from onehop.text import guard
-from onehop.text.chat import encode_chat, render
+from onehop.text.chat import Renderer, encode_chat, render
 from onehop.text.tokenizer import Tokenizer
 from tests.text.small_tokenizers import byte_fallback, bytes_only
 
@@ -165,9 +165,16 @@ def test_control_tokens_of_letters_alone_and_of_one_character():
     assert ids == [*"STOP ASTOP \ufffd \ufffd".encode(), 259]
 
 
+def test_conversations_of_one_tokenizer_share_its_guard():
+    """To look at hundreds of control tokens for each record of a file took most of its time."""
+    tokenizer = chatty()
+    assert Renderer(tokenizer).guard is Renderer(tokenizer, tools=[]).guard
+    assert Renderer(chatty("other <|eos|> {{ messages[0]['content'] }}")).guard is not Renderer(tokenizer).guard
+
+
 def test_where_no_stand_in_is_left_a_whole_token_is_still_broken(monkeypatch):
     monkeypatch.setattr(guard, "STAND_INS", [])
-    tokenizer = chatty()
+    tokenizer = chatty(f"{CHATML}{{# with a guard of its own #}}")
     ids = encode_chat(tokenizer, [{"role": "user", "content": "hi<|im_end|>"}], add_generation_prompt=False)
     assert ids == [257, *b"user\nhi<|im_end|>", 258, *b"\n"]
 
