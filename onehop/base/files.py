@@ -173,7 +173,7 @@ def _why(error: OSError, path: Path) -> str | None:
         return _CUT
     if not _is_about(error, path):
         return None
-    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ENOENT) and any(map(_leads_nowhere, (path, *path.parents))):
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ENOENT) and broken_link(path) is not None:
         return _LOST
     if error.errno in _REASONS:
         return _REASONS[error.errno]
@@ -181,10 +181,6 @@ def _why(error: OSError, path: Path) -> str | None:
     named = Path(os.fsdecode(error.filename or ""))
     is_ours = any(re.fullmatch(temporary, part) for part in named.parts)
     return f"{error.strerror}. Choose another place" if is_ours else None
-
-
-def _leads_nowhere(place: Path) -> bool:
-    return place.is_symlink() and not place.exists()
 
 
 def _is_about(error: OSError, path: Path) -> bool:
