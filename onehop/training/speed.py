@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -100,10 +100,15 @@ class Work:
         if not read.targets:
             return None
         if not self.plan.config.encoder:
-            return self._row(Pass(self.context)) / self.context * read.tokens / read.targets
+            return self._whole / self.context * read.tokens / read.targets
         new, source = (max(1, round(n / read.rows)) for n in (read.tokens, read.source))
         rows = (read.tokens + read.source) / (new + source)  # as many of this length
         return self._row(Pass(new, source=source)) * rows / read.targets
+
+    @cached_property
+    def _whole(self) -> float:
+        """FLOPs of a whole row, for which every line of metrics.jsonl asks."""
+        return self._row(Pass(self.context))
 
     def _row(self, step: Pass) -> float:
         return training_flops(self.plan.config, self.plan.weights, step, self.learning).seen
