@@ -50,11 +50,6 @@ class Tracked:
         return result
 
     @property
-    def packed(self) -> bool:
-        """Whether rows of a watched step had places of their own."""
-        return self._largest[1:2] == (1,)
-
-    @property
     def live(self) -> int | None:
         """Bytes of tensors at the peak; None where nothing was seen."""
         return int(torch.cuda.max_memory_allocated(self.device)) if self.device.type == "cuda" else self._live

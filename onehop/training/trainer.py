@@ -60,8 +60,8 @@ class Trainer:
     The constructor prepares the data and builds the model; `steps` trains; `evaluate` and `save` at any time. A recipe
     that is refused leaves nothing behind, and an earlier run where it was. allow_changes: resume a run though
     its numbers will not be those that it would have had. `notes` says what has changed since the checkpoint. data:
-    where the encoded text is kept, if runs share it (left out: in `out`). While a run is
-    made, takes steps or saves, another one in its folder is refused; `until`: from its making until this stack closes.
+    where the encoded text is kept, if runs share it (left out: in `out`). While a run is made, takes steps or saves,
+    another one in its folder is refused; until: from its making until this stack closes.
     """
 
     def __init__(
