@@ -105,7 +105,7 @@ def test_the_fused_kernel_hands_over_to_it(monkeypatch):
     places = Places.run(0, 64)
     y = fused(q, Keys(k, v, places), ScoreRule(0.2), Sight(Sees("causal"), places, places))
     want = plain(q, Keys(k, v, places), ScoreRule(0.2), Sight(Sees("causal"), places, places))
-    torch.testing.assert_close(y, want, rtol=1e-4, atol=1e-5)  # as above
+    torch.testing.assert_close(y, want, rtol=1e-5, atol=1e-6)  # a few float32 roundings at 1
     assert asked
 
 
