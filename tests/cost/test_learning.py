@@ -16,6 +16,7 @@ from onehop.training.speed import learning_of
 from tests.cost.test_flops import ALL, B, S, T, passed
 
 RANK = 3
+SOME = {**ALL, "llama-3-8b": ALL["llama-3-8b"].model_copy(update={"n_layers": 3})}  # its layers are all alike
 
 
 def frozen(config, *patterns):
@@ -66,7 +67,7 @@ FROZEN = {
 @pytest.mark.parametrize("frozen_", FROZEN)
 @pytest.mark.parametrize("name", ["rope", "latent", "gpt2", "llama-3-8b", "tiny-moe"])
 def test_what_is_frozen_has_no_gradient_and_what_lies_below_all_that_learns_no_backward_pass(name, frozen_):
-    agree(ALL[name], frozen(ALL[name], *FROZEN[frozen_]))
+    agree(SOME[name], frozen(SOME[name], *FROZEN[frozen_]))
 
 
 @pytest.mark.parametrize("patterns", [["encoder.*", "embed.*"], ["embed.*", "layers.0.*"], ["layers.*", "head.*"]])
@@ -77,4 +78,4 @@ def test_an_encoder_is_below_what_reads_it(patterns):
 @pytest.mark.parametrize("patterns", [["*layers.*"], ["layers.*.ffn.w2"], ["layers.1.attention.wq"]])
 @pytest.mark.parametrize("name", ["rope", "llama-3-8b", "encoder-decoder"])
 def test_adapters_learn_beside_maps_that_do_not(name, patterns):
-    agree(ALL[name], adapted(ALL[name], *patterns))
+    agree(SOME[name], adapted(SOME[name], *patterns))

